@@ -160,7 +160,7 @@ def seen(world: World, request: pytest.FixtureRequest) -> Seen:
     return Seen(kind, found["policy"], found, inspected, result.timeout_s)
 
 
-def test_what_people_are_shown_is_the_same(seen: Seen, world: World) -> None:
+def test_people_are_shown_the_policy_that_code_reads(seen: Seen, world: World) -> None:
     assert seen.policy["kind"] == seen.kind.kind
     assert seen.policy["complete"] is True
     if seen.inspected is None:

@@ -131,7 +131,7 @@ def wait_for_its_end(client: nsm.Client, made: Box) -> None:
         pass
 
 
-def test_its_code_runs_in_sessions_of_its_own(shared: Supervisor, project: Path) -> None:
+def test_code_of_a_box_runs_in_sessions_of_its_own(shared: Supervisor, project: Path) -> None:
     with box(shared, project) as it, it.client() as inside, shared.client("mine") as person:
         person.run("x = 'secret'", env="python", session="s")
         result = inside.run("print(open('/project/readme').read())", env="python", session="s")
@@ -145,7 +145,7 @@ def test_its_code_runs_in_sessions_of_its_own(shared: Supervisor, project: Path)
         assert it.sockets.stat().st_mode & 0o777 == 0o700
 
 
-def test_it_may_do_nothing_else(shared: Supervisor, project: Path) -> None:
+def test_a_box_may_do_nothing_else(shared: Supervisor, project: Path) -> None:
     with box(shared, project) as it, it.client() as inside, shared.client("mine") as person:
         person.run("x = 1", env="python", session="s")
         for refused in (
@@ -168,7 +168,9 @@ def test_it_may_do_nothing_else(shared: Supervisor, project: Path) -> None:
             inside.interrupt("mine/s")
 
 
-def test_its_jobs_and_files_are_those_of_its_sessions(shared: Supervisor, project: Path) -> None:
+def test_a_box_has_jobs_and_files_of_its_own_sessions_only(
+    shared: Supervisor, project: Path
+) -> None:
     with (
         box(shared, project, digest=os.urandom(32).hex()) as it,
         it.client() as inside,
@@ -209,7 +211,9 @@ def test_its_jobs_and_files_are_those_of_its_sessions(shared: Supervisor, projec
         assert secret.collect().stdout == b"secret\n"
 
 
-def test_it_cannot_agree_to_environments_of_its_project(shared: Supervisor, project: Path) -> None:
+def test_a_box_cannot_agree_to_environments_of_its_project(
+    shared: Supervisor, project: Path
+) -> None:
     make_project_venv(project / ".venv", "tiny-1")
     here = {"project": str(project)}
     with box(shared, project, digest=os.urandom(32).hex()) as it, it.client() as inside:
@@ -236,7 +240,7 @@ def test_it_cannot_agree_to_environments_of_its_project(shared: Supervisor, proj
             person.call("env_forget", {**here, "target": "venv"})
 
 
-def test_it_opens_no_port(shared: Supervisor, project: Path) -> None:
+def test_a_box_opens_no_port(shared: Supervisor, project: Path) -> None:
     with (
         box(shared, project, digest=os.urandom(32).hex()) as it,
         it.client() as inside,
@@ -270,7 +274,7 @@ def test_it_opens_no_port(shared: Supervisor, project: Path) -> None:
         ("full", NONE, "some", ("allow", ["a.example", "b.example"])),
     ],
 )
-def test_its_sessions_reach_no_more_than_it_does(
+def test_sessions_of_a_box_reach_no_more_than_the_box(
     shared: Supervisor,
     project: Path,
     network: str,
@@ -291,7 +295,7 @@ def test_its_sessions_reach_no_more_than_it_does(
         person.kill(session.id)
 
 
-def test_it_chooses_among_directories_of_its_own(shared: Supervisor, project: Path) -> None:
+def test_a_box_chooses_among_directories_of_its_own(shared: Supervisor, project: Path) -> None:
     (project / "part").mkdir()
     (project / "part" / "inner").write_text("inner\n")
     (project / "out").symlink_to("/usr")
@@ -353,7 +357,7 @@ def test_the_sockets_end_with_its_process(shared: Supervisor, project: Path) -> 
         {"network": "off", "allow": ["a.example"]},
     ],
 )
-def test_what_cannot_be_meant_is_refused(shared: Supervisor, wrong: dict[str, object]) -> None:
+def test_a_wrong_request_for_a_box_is_refused(shared: Supervisor, wrong: dict[str, object]) -> None:
     good: dict[str, object] = {"directory": "/", "profile": "p", "digest": DIGEST, "network": "off"}
     with shared.client() as client, pytest.raises(BadRequestError):
         client.boxes.open(**{**good, **wrong})  # type: ignore[arg-type]
@@ -407,7 +411,9 @@ def asked(proxy: socket.socket, url: str) -> str:
         return f"{answer.status} {answer.reason} {answer.read().decode()}"
 
 
-def test_its_proxy_takes_one_socket_and_serves_its_list(shared: Supervisor, project: Path) -> None:
+def test_the_proxy_of_a_box_takes_one_socket_and_serves_its_list(
+    shared: Supervisor, project: Path
+) -> None:
     with (
         Server() as server,
         box(shared, project, network="allow", allow=[f"host.nsm.internal:{server.port}"]) as it,

@@ -290,7 +290,7 @@ async def test_a_user_learns_why_a_definition_is_wrong_and_a_box_does_not(bench:
         assert not caught.value.hint
 
 
-async def test_nothing_is_started_while_the_supervisor_drains(bench: Bench) -> None:
+async def test_a_draining_supervisor_starts_no_program(bench: Bench) -> None:
     bench.script("deploy", "true")
     async with bench.open() as bridge:
         bench.ending.draining = "by a test"
@@ -336,7 +336,7 @@ async def test_a_client_that_floods_is_refused_and_counted(bench: Bench) -> None
     assert len(refused) == MAX_CALLS_OF_ONE + 1
 
 
-async def test_of_calls_that_are_over_no_arguments_are_kept(bench: Bench) -> None:
+async def test_arguments_of_finished_calls_are_not_kept(bench: Bench) -> None:
     """A client may send megabytes with each, and those that are refused cost it nothing."""
     async with bench.open() as bridge:
         call = bridge.submit(ANYONE, "deploy", ["x" * 200_000])

@@ -92,7 +92,7 @@ def test_a_directory_that_cannot_be_read_is_a_problem(tmp_path: Path) -> None:
         assert problem.source == str(path)
 
 
-def test_of_too_many_definitions_the_first_are_read(
+def test_a_number_of_definitions_is_read_at_most(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(definitions, "MAX_DEFINITIONS", 3)

@@ -211,13 +211,6 @@ async def test_a_binary_that_was_exchanged_is_the_one_that_was_checked(tmp_path:
     assert ended.stdout == "checked\n"
 
 
-async def test_a_working_directory_that_is_gone(tmp_path: Path) -> None:
-    with pytest.raises(
-        BadProgramError, match=r"working directory .*/gone' cannot be entered: No s"
-    ):
-        await outcome("/bin/true", cwd=str(tmp_path / "gone"))
-
-
 async def test_ten_thousand_lines_are_all_told() -> None:
     told = Told()
     ended = await outcome_of_shell("seq 10000; seq 100 >&2", on_line=told)
@@ -363,17 +356,6 @@ def test_lines_are_the_same_however_bytes_are_cut(text: str, sizes: list[int]) -
     found += lines.end()
     *whole, rest = text.split("\n")
     assert found == [line.removesuffix("\r") for line in whole] + ([rest] if rest else [])
-
-
-def test_a_long_line_comes_in_pieces() -> None:
-    lines = OutputLines()
-    line = "é" * (2 * PIECE_CHARS) + "x"
-    data = line.encode()
-    told = lines.add(data[:40_001]) + lines.add(data[40_001:] + b"\nshort\n")
-    assert told == [line[:PIECE_CHARS], line[PIECE_CHARS : 2 * PIECE_CHARS], "x", "short"]
-    # One that ends with a piece is ended by an empty one, so that it can be put together again.
-    assert lines.add(b"y" * PIECE_CHARS) == ["y" * PIECE_CHARS]
-    assert lines.add(b"\n") == [""]
 
 
 def test_skipped_lines_are_counted() -> None:

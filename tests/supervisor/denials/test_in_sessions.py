@@ -49,7 +49,7 @@ MemoryError
 
 
 @pytest.mark.parametrize("name", ["python", "bash", "node"])
-async def test_what_a_rule_stopped_is_explained_and_nothing_else(name: str) -> None:
+async def test_code_that_a_rule_stopped_is_explained(name: str) -> None:
     environment = replace(environments()[name], memory_mb=MEMORY_MB)
     launcher = new_launcher(LIMITS)
     with open_directory() as directory:

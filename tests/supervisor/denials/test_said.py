@@ -33,12 +33,12 @@ def heard(row: dict[str, Any]) -> tuple[str, ...]:
 
 
 @pytest.mark.parametrize("row", table("denied.toml"))
-def test_what_a_rule_stopped_is_explained(row: dict[str, Any]) -> None:
+def test_output_that_a_rule_caused_is_explained(row: dict[str, Any]) -> None:
     assert heard(row) == (note(row["note"]),)
 
 
 @pytest.mark.parametrize("row", table("ordinary.toml"))
-def test_what_no_rule_stopped_is_not(row: dict[str, Any]) -> None:
+def test_output_that_no_rule_caused_is_not_explained(row: dict[str, Any]) -> None:
     assert heard(row) == ()
 
 

@@ -120,19 +120,7 @@ def test_a_virtual_environment_on_path_is_not_taken_but_its_base(host: Host) -> 
     assert binds(python) == [str(host.base / "opt/python")]
 
 
-def test_a_virtual_environment_that_was_configured_is_taken_with_its_base(host: Host) -> None:
-    host.python("opt/python")
-    venv = host.python("home/science/.venv", venv_of="opt/python")
-    environment = host.find(settings=configured("science", venv))["science"]
-    assert environment.program == str(venv)
-    assert binds(environment) == [
-        str(host.home / "science/.venv"),
-        str(host.base / "opt/python"),
-    ]
-    assert environment.source == "config.toml"
-
-
-def test_what_others_could_have_put_there_is_not_run(host: Host) -> None:
+def test_a_program_that_others_could_have_put_there_is_not_run(host: Host) -> None:
     evil = host.python("evil")
     good = host.python("good")
     evil.parent.chmod(0o777)
@@ -161,7 +149,7 @@ def test_a_prefix_that_would_show_the_home_directory_is_refused(host: Host) -> N
     assert "is your home directory" in (host.find("home/bin")["python"].problem or "")
 
 
-def test_one_that_is_too_old_is_passed_over(host: Host) -> None:
+def test_an_interpreter_that_is_too_old_is_passed_over(host: Host) -> None:
     host.python("old", version=(3, 8, 18))
     new = host.python("new", version=(3, 9, 0))
     assert host.find("old/bin", "new/bin")["python"].program == str(new)
@@ -180,7 +168,9 @@ def test_one_that_is_too_old_is_passed_over(host: Host) -> None:
         ("kill -SEGV $$", "does not work: exit code -11"),
     ],
 )
-def test_one_that_answers_wrong_is_passed_over(script: str, why: str, host: Host) -> None:
+def test_an_interpreter_that_answers_wrong_is_passed_over(
+    script: str, why: str, host: Host
+) -> None:
     bad = host.program("bad/python3", script)
     good = host.python("good")
     assert host.find("bad", "good/bin")["python"].program == str(good)
@@ -190,7 +180,7 @@ def test_one_that_answers_wrong_is_passed_over(script: str, why: str, host: Host
 
 
 @pytest.mark.parametrize("name", ["KILL", "TERM"])
-def test_one_that_somebody_kills_is_no_reason_to_take_another(name: str, host: Host) -> None:
+def test_a_killed_interpreter_is_no_reason_to_take_another(name: str, host: Host) -> None:
     host.python("good")
     bad = host.program("bad/python3", f"kill -{name} $$")
     problem = host.find("bad", "good/bin")["python"].problem
@@ -220,7 +210,7 @@ def test_a_user_who_is_out_of_processes_is_told_so() -> None:
     assert bash == f"bash /usr/bin/bash {told}"
 
 
-def test_one_that_hangs_is_ended_with_its_children(
+def test_an_interpreter_that_hangs_is_ended_with_its_children(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(interpreters, "ASK_TIMEOUT_S", 0.3)
@@ -269,7 +259,7 @@ def test_a_configured_interpreter_that_does_not_work_is_not_replaced(host: Host)
     assert "No such file" in problem
 
 
-def test_what_the_jails_user_cannot_read_is_passed_over(host: Host) -> None:
+def test_an_interpreter_that_jails_cannot_read_is_passed_over(host: Host) -> None:
     closed = host.python("closed")
     opened = host.python("open")
 
@@ -280,7 +270,7 @@ def test_what_the_jails_user_cannot_read_is_passed_over(host: Host) -> None:
     assert found["python"].program == str(opened)
 
 
-def test_what_is_installed_for_a_python_is_known_from_its_files(tmp_path: Path) -> None:
+def test_packages_of_a_python_are_known_from_its_files(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "v"], check=True)
     (folder,) = (tmp_path / "v/lib").glob("python3*/site-packages")
     for name in ("numpy", "_private", "numpy-2.1.dist-info"):
@@ -327,7 +317,7 @@ class LaterHost(HostEnvironments):
         return list(self.there)
 
 
-async def test_what_could_not_be_used_is_asked_again() -> None:
+async def test_an_interpreter_that_failed_is_asked_again() -> None:
     host = LaterHost()
     await host.begin()
     await host.search_again()

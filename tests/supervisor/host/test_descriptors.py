@@ -40,7 +40,7 @@ def test_fewer_descriptors_than_sessions_need_are_the_limit() -> None:
         assert "max_sessions" in room.remedy(1000)
 
 
-def test_what_is_too_many_for_one_quota_takes_nothing_of_the_next() -> None:
+def test_a_full_quota_takes_nothing_of_the_next() -> None:
     own, everyone = Quota(1, "The box has"), Quota(3, "The supervisor has")
     first, full = draw((own, everyone))
     assert (list(first), full) == ([own, everyone], None)

@@ -222,7 +222,7 @@ class Noting:
         ([(0, 0)], [0]),
     ],
 )
-async def test_it_calls_when_it_is_due(
+async def test_a_timer_calls_when_it_is_due(
     settings: list[tuple[float, float | None]],
     called: list[float],
     autojump_clock: trio.abc.Clock,
@@ -241,7 +241,7 @@ async def test_it_calls_when_it_is_due(
         assert len(timers) == 0
 
 
-async def test_what_is_closed_is_not_held(autojump_clock: trio.abc.Clock) -> None:
+async def test_a_closed_timer_holds_nothing(autojump_clock: trio.abc.Clock) -> None:
     """A session's lifetime is a week; its timer must not hold it that long."""
     async with running() as timers:
         ended = Noting(timers)
@@ -289,7 +289,7 @@ async def test_timers_that_were_disarmed_wake_it_once(autojump_clock: trio.abc.C
         assert 0 < wakes.count < 10
 
 
-async def test_what_is_due_soon_is_not_called_early(autojump_clock: trio.abc.Clock) -> None:
+async def test_a_timer_that_is_due_soon_is_not_called_early(autojump_clock: trio.abc.Clock) -> None:
     async with running() as timers:
         disarmed, due, put_off = Noting(timers), Noting(timers), Noting(timers)
         disarmed.timer.arm(1)

@@ -98,7 +98,7 @@ def test_a_file_is_followed_through_everything_that_can_become_of_it(
     assert watched.noticed()
 
 
-def test_what_is_missing_is_waited_for_where_it_would_begin(
+def test_a_missing_path_is_waited_for_where_it_would_begin(
     watched: Watched, tmp_path: Path
 ) -> None:
     wanted = tmp_path / "config" / "nsm" / "sandboxes"
@@ -152,7 +152,7 @@ class Refusing(Inotify):
     ("number", "why"),
     [(errno.ENOSPC, "fs.inotify.max_user_watches"), (errno.EACCES, "Permission denied")],
 )
-def test_what_cannot_be_watched_is_told(number: int, why: str, tmp_path: Path) -> None:
+def test_a_directory_that_cannot_be_watched_is_told(number: int, why: str, tmp_path: Path) -> None:
     refusing = Refusing()
     refusing.number = number
     try:

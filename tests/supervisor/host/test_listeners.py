@@ -135,7 +135,7 @@ def test_a_socket_in_use_is_left_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["file", "directory", "link", "fifo"])
-def test_what_is_no_socket_is_left_alone(kind: str, tmp_path: Path) -> None:
+def test_a_file_that_is_no_socket_is_left_alone(kind: str, tmp_path: Path) -> None:
     path = tmp_path / "control.sock"
     match kind:
         case "file":

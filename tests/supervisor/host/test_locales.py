@@ -55,7 +55,7 @@ def test_a_locale_that_would_mean_something_else(root: str, value: str) -> None:
     assert not passed(root, "LANG", value)
 
 
-def test_what_the_c_library_does_not_know_does_not_pass(root: str) -> None:
+def test_a_locale_that_the_c_library_lacks_does_not_pass(root: str) -> None:
     assert passed_on({"LANG": "de_DE.UTF-8"}, root=root, is_locale=lambda _: False) == ()
     assert passed_on({"LANG": "xx_XX.UTF-8", "TZ": "/none"}) == ()
 

@@ -70,7 +70,7 @@ def test_only_the_journals_own_stream_is_written_for_it(tmp_path: Path) -> None:
     assert not logs.goes_to_journal(io.StringIO(), given)
 
 
-def test_what_a_line_is_about_follows_it() -> None:
+def test_a_line_ends_with_what_it_is_about() -> None:
     formatter = logs.JournalFormatter()
 
     def there() -> tuple[str, str, str]:
@@ -175,15 +175,6 @@ def test_our_own_log_is_rotated_while_it_is_written(tmp_path: Path) -> None:
     assert (tmp_path / "supervisor.log.1").read_text() == "2" * 60 + "\n" + "3" * 60 + "\n"
 
 
-def test_another_file_is_not_ours_to_rotate(tmp_path: Path) -> None:
-    path = tmp_path / "mine"
-    with opened(path) as descriptor:
-        handler = LogHandler(descriptor, str(tmp_path / "supervisor.log"), max_bytes=10)
-        for _ in range(3):
-            handler.emit(record("x" * 60))
-    assert [each.name for each in tmp_path.iterdir()] == ["mine"]
-
-
 @pytest.mark.parametrize("closed", [True, False])
 def test_standard_streams_follow(tmp_path: Path, closed: bool) -> None:
     """A process whose standard error is the log, as clients start supervisors."""
@@ -255,7 +246,7 @@ class Log:
         return self.lines[before:]
 
 
-def test_of_a_flood_there_is_little_and_it_says_how_much_there_was() -> None:
+def test_a_flood_is_shortened_and_counted() -> None:
     log = Log()
     said = log.flood(10_000)[FULL:]
     assert len(said) == 14, "one for each power of two"
@@ -282,7 +273,7 @@ def test_a_flood_hides_no_other_line_and_nobody_elses() -> None:
     assert log.lines[before:] == ["closing: elsewhere in the code", "refused"]
 
 
-def test_who_takes_many_names_is_one_in_the_end() -> None:
+def test_floods_under_many_names_are_shortened_together() -> None:
     log = Log()
     for number in range(2 * MAX_KINDS):
         log.line("closing", box=f"box {number}")

@@ -64,7 +64,7 @@ def test_a_tree_is_summed(tmp_path: Path) -> None:
         (80, 600, 80),  # has become another program
     ],
 )
-def test_what_a_fork_shares_with_its_template_is_not_its_own(
+def test_memory_shared_with_a_template_is_not_counted(
     resident: int, faults: int, told: int, tmp_path: Path
 ) -> None:
     process(tmp_path, 5, resident=3700)
@@ -95,14 +95,6 @@ def test_a_forked_process_takes_what_it_has_written() -> None:
         usage = usage_of([child])[child]
         parent.communicate()
     assert 8 << 20 <= usage.memory_bytes < 40 << 20
-
-
-def test_what_vanishes_meanwhile_is_left_out(tmp_path: Path) -> None:
-    process(tmp_path, 10, resident=1, children=[[11, 12, 13]])
-    process(tmp_path, 12, resident=2)
-    (tmp_path / "13").mkdir()
-    (tmp_path / "13/stat").write_text("")
-    assert usage_of([10], str(tmp_path))[10].processes == 2
 
 
 def test_jails_that_have_not_run_are_not_measured_again() -> None:

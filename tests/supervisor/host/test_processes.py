@@ -110,7 +110,7 @@ def test_a_ladder() -> None:
     assert (ladder.step(1000.0), ladder.due_s) == (None, float("inf"))
 
 
-def test_who_is_below() -> None:
+def test_descendants_of_a_process_are_found() -> None:
     code = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {ODD!r}])"
     command = [sys.executable, "-c", code]
     pipe = subprocess.PIPE

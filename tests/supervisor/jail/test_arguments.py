@@ -79,7 +79,7 @@ def test_apart_both_are_shown() -> None:
     assert targets(environment("/project-evil"), project("/home/u/p")) == ["/project-evil"]
 
 
-def test_what_the_project_shows_in_its_place_is_not_mounted_again() -> None:
+def test_a_bind_inside_the_project_is_not_mounted_again() -> None:
     """A mount point below the project could be a symlink that leads out of the jail."""
     env = environment("/home/u/p/.venv", "/opt/py")
     assert targets(env, project("/home/u/p", "/home/u/p")) == ["/opt/py"]
@@ -93,7 +93,7 @@ def test_what_the_project_shows_in_its_place_is_not_mounted_again() -> None:
         ("/project", project("/home/u/p")),
     ],
 )
-def test_what_would_cover_the_other_is_refused(needed: str, mount: ProjectMount) -> None:
+def test_binds_that_would_cover_each_other_are_refused(needed: str, mount: ProjectMount) -> None:
     with pytest.raises(BadProjectError) as error:
         needed_binds(environment(needed).binds, mount)
     assert needed in error.value.message

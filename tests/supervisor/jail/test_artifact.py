@@ -231,7 +231,7 @@ async def none_left_of(folder: Path) -> None:
 
 @pytest.mark.parametrize("hang", HANGS)
 @pytest.mark.parametrize("schema", [0, 1])
-async def test_what_hangs_before_it_speaks_is_ended_whole(
+async def test_a_start_that_hangs_is_ended_with_all_its_processes(
     schema: int, hang: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     environment = hanging(folder, hang, schema)

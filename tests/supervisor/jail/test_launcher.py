@@ -316,7 +316,7 @@ def test_the_optional_wheel_comes_last(tmp_path: Path, monkeypatch: pytest.Monke
     assert find_bwrap(str(tmp_path)) is None
 
 
-def test_one_that_does_not_work_says_how_to_mend_it(tmp_path: Path) -> None:
+def test_a_bwrap_that_fails_says_how_to_mend_it(tmp_path: Path) -> None:
     with pytest.raises(StartFailedError) as error:
         probe_bwrap(str(fake_bwrap(tmp_path / "broken", status=3)))
     assert "exit status 3" in error.value.message

@@ -113,7 +113,7 @@ async def test_a_group_is_killed_and_nothing_beside_it() -> None:
             await outside.all_ended()
 
 
-def test_what_is_not_below_is_not_taken_hold_of() -> None:
+def test_a_process_that_is_no_descendant_is_not_held() -> None:
     with started("/bin/sh", "-c", "echo -n .; exec sleep 1000") as one:
         assert open_descendant(os.getpid(), one.pid) is None
         assert open_descendant(one.pid, one.pid) is None
@@ -147,7 +147,7 @@ RUN_TIMEOUT_S = 30
 SECRETS = (("A", "s3cret"), ("B", ""))
 
 
-def test_its_end_is_seen() -> None:
+def test_the_end_of_the_info_pipe_is_seen() -> None:
     ours, theirs = open_info_pipe()
     try:
         os.write(theirs, b"{}")

@@ -143,7 +143,7 @@ async def test_an_interrupt_ends_what_runs(folder: Path) -> None:
         assert not frame.outcome.timed_out
 
 
-async def test_what_code_leaves_behind_is_ended_with_it(folder: Path) -> None:
+async def test_processes_that_code_leaves_behind_are_ended(folder: Path) -> None:
     """A jail of schema 1 has no parent-death signal: it is ended by what bwrap tells of it."""
     environment = environment_of(write_artifact(folder, interpreter="bash"))
     assert environment.artifact is not None

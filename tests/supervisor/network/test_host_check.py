@@ -46,17 +46,17 @@ PUBLIC = """
 
 
 @pytest.mark.parametrize("text", SPECIAL)
-def test_what_is_somebody_s_own(text: str) -> None:
+def test_special_addresses_are_not_public(text: str) -> None:
     assert why_not_public(ip_address(text))
 
 
 @pytest.mark.parametrize("text", PUBLIC)
-def test_what_is_the_world_s(text: str) -> None:
+def test_other_addresses_are_public(text: str) -> None:
     assert why_not_public(ip_address(text)) is None
 
 
 @given(st.ip_addresses())
-def test_nothing_is_the_world_s_that_python_knows_as_private(address: Address) -> None:
+def test_addresses_that_python_knows_as_private_are_not_public(address: Address) -> None:
     inner = embedded(address)
     if why_not_public(address) is None:
         kinds = ("private", "loopback", "link_local", "multicast", "unspecified", "reserved")
@@ -87,7 +87,7 @@ async def refusal(names: Names, allow: Sequence[str], host: str, port: int = 443
     return refused.value
 
 
-async def test_what_is_not_allowed_is_not_looked_up() -> None:
+async def test_a_host_that_is_not_allowed_is_not_looked_up() -> None:
     names = Names({"secret.evil.test": ["1.1.1.1"]})
     for allow in ([], ["example.org"], ["*.evil.test:80"]):
         refused = await refusal(names, allow, "secret.evil.test")

@@ -62,7 +62,7 @@ LIES: dict[str, tuple[Callable[[], Any], str]] = {
 
 
 @pytest.mark.parametrize("lie", list(LIES))
-async def test_what_is_no_listener_is_closed_and_nothing_else_happens(lie: str) -> None:
+async def test_a_descriptor_that_is_no_listener_is_closed(lie: str) -> None:
     make, says = LIES[lie]
     before = descriptors()
     async with open_bench(NetworkRule()) as bench:
@@ -312,7 +312,7 @@ async def test_sessions_that_take_all_they_can_leave_room_for_the_next() -> None
                 await stream.aclose()
 
 
-async def test_who_finds_no_room_takes_no_descriptors_without_end() -> None:
+async def test_refused_connections_hold_few_descriptors() -> None:
     gateway = Gateway(max_connections=1)
     gateway.refusing.total_tokens = 1
     async with open_bench(ALLOWED, gateway) as bench:

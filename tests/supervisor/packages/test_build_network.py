@@ -201,16 +201,6 @@ async def test_no_other_index_stands_in_for_one_that_refuses(
 
 
 @pytest.mark.slow
-async def test_an_index_without_a_login_may_say_403_for_what_it_has_not(
-    world: World, other: IndexServer
-) -> None:
-    world.index.add_project("demo", "1.0")
-    world.variables["PIP_EXTRA_INDEX_URL"] = other.url("/simple")
-    other.handlers["/simple/demo/"] = lambda h: h.answer(403, HTML, b"")
-    assert "'1.0'" in module(await world.make("demo"), "demo")
-
-
-@pytest.mark.slow
 async def test_half_of_a_package_is_none(world: World) -> None:
     """Once it is in the cache, the first attempt leaves files of it that uv takes for all of it."""
     world.index.add_project("demo", "1.0", more={"demo-1.0.data/unknown/x": b""})

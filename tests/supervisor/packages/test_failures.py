@@ -108,7 +108,7 @@ npm error Usage:"""
         ),
     ],
 )
-def test_what_npm_says_is_told_without_its_advice(printed: str, message: str) -> None:
+def test_messages_of_npm_are_told_without_its_advice(printed: str, message: str) -> None:
     ran = JailOutcome(status=1, tail=tuple(printed.splitlines()))
     said, _ = why_failed(ran, "npm", (), done="resolved")
     assert said == f"The packages cannot be resolved: {message}"

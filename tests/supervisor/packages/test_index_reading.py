@@ -51,15 +51,6 @@ def urls(indexes: Indexes) -> list[str]:
     return [index.url for index in indexes.python]
 
 
-def test_without_configuration_packages_come_from_the_public_indexes(world: World) -> None:
-    indexes = world.read()
-    assert urls(indexes) == [PYPI]
-    assert [index.url for index in indexes.npm] == ["https://registry.npmjs.org/"]
-    assert indexes.python[0].login is None
-    assert indexes.find_links == indexes.directories == indexes.constraints == ()
-    assert indexes.python_problems == indexes.npm_problems == indexes.notes == ()
-
-
 PIP_PLACES = [
     "etc/xdg/pip/pip.conf",
     "etc/pip.conf",
@@ -109,7 +100,7 @@ def test_pip_itself_reads_the_same(world: World) -> None:
     assert indexes.python_access.timeout_s is None
 
 
-def test_all_of_pip_s_settings(world: World) -> None:
+def test_every_setting_of_pip_is_read(world: World) -> None:
     wheels = world.root / "wheels"
     wheels.mkdir()
     pins = world.write("pins.txt", "demo==1\n")
@@ -326,11 +317,6 @@ def test_no_index_is_left_out_in_silence(world: World, place: str, text: str) ->
     world.write(place, text)
     (problem,) = world.read().python_problems
     assert "secret" not in problem
-
-
-@pytest.mark.parametrize("variable", ["PIP_CONFIG_FILE", "UV_CONFIG_FILE"])
-def test_a_file_that_a_variable_names_has_to_be_there(world: World, variable: str) -> None:
-    assert world.read({variable: "/nowhere/x"}).python_problems == ("/nowhere/x does not exist",)
 
 
 def test_files_that_cannot_be_read(world: World) -> None:

@@ -215,15 +215,6 @@ def test_members_of_a_workspace_are_followed_and_left_out(it: Project) -> None:
     assert it.pins() == {"a": "1.0"}
 
 
-def test_dependencies_may_form_a_ring(it: Project) -> None:
-    ring = [
-        package("a", more='dependencies = [{ name = "b" }]'),
-        package("b", more='dependencies = [{ name = "a" }]'),
-    ]
-    it.write("uv.lock", uv_lock(*ring, root='dependencies = [{ name = "a" }]'))
-    assert it.pins() == {"a": "1.0", "b": "1.0"}
-
-
 def test_extras_and_groups_of_a_lock_of_uv_can_be_chosen(it: Project) -> None:
     packages = map(package, ("a", "b", "dev", "docs", "helper"))
     root = (
@@ -301,12 +292,6 @@ def test_a_file_that_is_no_lock_is_refused(it: Project) -> None:
     path.unlink()
     path.symlink_to(it.folder / "gone")
     assert "symbolic link" in it.why_not()
-
-
-def test_a_lock_of_poetry_is_refused_with_what_to_do(it: Project) -> None:
-    it.write("poetry.lock", "")
-    with pytest.raises(LockError, match=r"poetry.lock cannot be used: .*`poetry export"):
-        it.read()
 
 
 SHA512 = "sha512-AAAA"

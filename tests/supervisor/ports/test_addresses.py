@@ -49,7 +49,7 @@ def test_addresses_that_others_reach_have_to_be_permitted(text: str) -> None:
         *("[fe80::1%lo]:80", "unix:", "unix:relative", "unix:/a\0b", "unix:/", "tcp:1"),
     ],
 )
-def test_what_is_no_address(text: str) -> None:
+def test_a_text_that_is_no_address_is_refused(text: str) -> None:
     for public in (False, True):
         with pytest.raises(BadRequestError):
             listen(parse_address(text, public=public)).close()

@@ -114,7 +114,7 @@ def test_a_port_and_its_relay(kept: Kept) -> None:
     taken.close()
 
 
-def test_what_is_incomplete_is_dropped(kept: Kept) -> None:
+def test_an_incomplete_record_is_dropped(kept: Kept) -> None:
     relay = kept.relay()
     os.close(relay.pop())  # its process
     taken = Taken(
@@ -132,7 +132,7 @@ def test_what_is_incomplete_is_dropped(kept: Kept) -> None:
     ]
 
 
-def test_what_another_version_has_left_stays(kept: Kept) -> None:
+def test_records_of_another_version_stay(kept: Kept) -> None:
     newer = records.encode(PORT_RECORD).replace(b"nsm-record 1 ", b"nsm-record 9 ", 1)
     other = records.encode(RelayRecord(id="", session="", control="", counts=""))
     given = {
@@ -148,7 +148,7 @@ def test_what_another_version_has_left_stays(kept: Kept) -> None:
         records.close_all(descriptors)
 
 
-def test_what_belongs_to_a_session_that_cannot_be_read_stays_until_that_ends(kept: Kept) -> None:
+def test_ports_of_an_unreadable_session_stay_until_it_ends(kept: Kept) -> None:
     given = {PORT + "p1": [kept.socket(), kept.record(PORT_RECORD)], RELAY + "r1": kept.relay()}
     entries = KeptEntries(Store(), given)
     entries.leave("session-s1.1", [kept.socket()], "why", owner="s1")

@@ -203,7 +203,7 @@ def test_a_supervisor_that_takes_over_repeats_what_is_open(
 # Ends.
 
 
-def test_it_ends_with_its_last_port_and_connection(
+def test_a_relay_ends_with_its_last_port_and_connection(
     bench: RelayBench, server: tuple[socket.socket, int]
 ) -> None:
     host = connect(bench.open(server[1]))

@@ -36,7 +36,7 @@ def parsed(**changes: Any) -> Metadata:
     return parse_file(json.dumps(facts).encode(), DEFAULTS)
 
 
-def test_all_that_it_can_say() -> None:
+def test_every_field_of_metadata_is_read() -> None:
     said = parsed(
         description="  Python with\n\x1b[31mpandas ",
         preload=["numpy", "a.b"],
@@ -108,7 +108,7 @@ def test_a_mistake_names_the_field_and_what_was_expected(changes: dict[str, Any]
         (b'{"memory_mb": ' + b"9" * 5000 + b"}", "not valid JSON"),
     ],
 )
-def test_what_is_no_metadata_at_all(data: bytes, why: str) -> None:
+def test_a_file_that_is_no_metadata_is_refused(data: bytes, why: str) -> None:
     with pytest.raises(MetadataError, match=why):
         parse_file(data, DEFAULTS)
 

@@ -16,7 +16,7 @@ ROW = SavedBuild(
 )
 
 
-def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
+def test_saved_builds_are_loaded(tmp_path: Path) -> None:
     path = tmp_path / "environments.json"
     saved_records.save(str(path), "environments", [ROW])
     assert load_builds(str(path)) == {"a1": ROW}

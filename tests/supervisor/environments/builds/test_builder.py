@@ -141,7 +141,7 @@ async def test_nix_is_not_given_a_local_repository(it: Bench) -> None:
     assert it.nix.calls() == []
 
 
-async def test_it_is_built_again_where_the_store_has_lost_it(it: Bench) -> None:
+async def test_an_environment_that_the_store_has_lost_is_built_again(it: Bench) -> None:
     path = Path(it.artifact())
     reference = it.nix.builds("science", ("out", str(path)))
     async with it.open() as builder:
@@ -188,7 +188,7 @@ async def test_a_failed_build_says_why_and_the_rest_works(it: Bench) -> None:
         ("relative", "names 0 things"),
     ],
 )
-async def test_what_is_no_sandbox_is_refused(it: Bench, out: str, why: str) -> None:
+async def test_a_build_that_yields_no_sandbox_fails(it: Bench, out: str, why: str) -> None:
     (it.folder / "store").mkdir()
     out = out.format(store=it.folder / "store")
     async with it.open() as builder:
@@ -321,7 +321,9 @@ async def until_building(building: Building) -> None:
     await until(building, lambda: attempt.started_s is not None)
 
 
-async def test_few_at_once_and_the_rest_waits(it: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_few_builds_run_at_once_and_the_rest_waits(
+    it: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "MAX_QUEUED", 1)
     references = [it.nix.builds(f"slow{n}", ("hang", None)) for n in range(4)]
     async with it.open() as builder:
@@ -333,26 +335,7 @@ async def test_few_at_once_and_the_rest_waits(it: Bench, monkeypatch: pytest.Mon
         assert len(builder.buildings) == 3
 
 
-async def test_modules_to_preload_that_no_package_has_are_told_at_once(
-    it: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def make(self: PackageEnvironments, *_: object, **__: object) -> Installed:
-        path = published(EnvironmentStore(self.store), "a" * 64, ("numpy",))
-        return Installed(path=path, lock="", note="its lock is elsewhere")
-
-    monkeypatch.setattr(PackageEnvironments, "make", make)
-    modules = ("numpy.linalg", "json.decoder", "_cffi_backend", "nupmy", "panads.core")
-    async with it.open() as builder:
-        wanted = WantedPackages(pip=("numpy",), preload=modules)
-        await ended(building := builder.add_packages(wanted, "lab"))
-        assert building.built is not None
-        assert building.built.note == (
-            "its lock is elsewhere; "
-            "none of its packages seems to have what it should preload: nupmy, panads.core"
-        )
-
-
-async def test_two_of_one_name(it: Bench) -> None:
+async def test_a_second_build_of_a_name_fails(it: Bench) -> None:
     path = it.artifact()
     one, two = it.nix.builds("one", ("out", path)), it.nix.builds("two", ("out", path))
     async with it.open() as builder:
@@ -383,7 +366,7 @@ async def test_a_name_that_several_have_means_none_of_them(it: Bench) -> None:
         assert builder.find("lab").reference == "path:/three#lab"
 
 
-async def test_what_goes_wrong_in_a_build_that_is_stopped_is_its_own_failure(
+async def test_a_fault_of_a_stopped_build_ends_nothing_else(
     it: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def leaves_badly() -> None:
@@ -407,7 +390,7 @@ async def test_what_goes_wrong_in_a_build_that_is_stopped_is_its_own_failure(
         assert it.names() == set()
 
 
-async def test_who_comes_while_it_is_being_removed_has_it_built(it: Bench) -> None:
+async def test_a_client_that_comes_during_a_removal_has_it_built(it: Bench) -> None:
     reference = it.nix.builds("slow", ("hang", None))
     own = Sources(flakes=(reference,))
     theirs = ClientIdentity(name="editor", scope="theirs", sources=own)
@@ -436,7 +419,7 @@ async def test_logs_of_what_is_forgotten_are_removed(
     assert len(list((it.state / "logs").iterdir())) <= 2
 
 
-async def test_those_of_the_supervisors_own_variable(it: Bench) -> None:
+async def test_environments_of_the_supervisors_variable_are_built(it: Bench) -> None:
     reference = it.nix.builds("science", ("out", it.artifact()))
     async with it.open(reference, "./bad#x") as builder:
         building = builder.find("science")
@@ -478,7 +461,7 @@ async def test_a_collection_leaves_what_a_build_has_just_made_or_found(
 
 
 @pytest.mark.parametrize("restarted", [False, True])
-async def test_what_could_never_be_built_is_forgotten_in_time(
+async def test_an_environment_that_never_builds_is_forgotten(
     it: Bench, monkeypatch: pytest.MonkeyPatch, *, restarted: bool
 ) -> None:
     bad = it.nix.builds("bad", ("fail", "no such flake"))
@@ -501,7 +484,7 @@ async def test_what_could_never_be_built_is_forgotten_in_time(
         assert it.names() == {"science"}
 
 
-async def test_those_of_a_client_are_for_it_alone(it: Bench) -> None:
+async def test_environments_of_a_client_are_for_it_alone(it: Bench) -> None:
     reference = it.nix.builds("science", ("out", it.artifact()))
     own = Sources(flakes=(reference, "-bad"))
     theirs = ClientIdentity(name="editor", scope="theirs", sources=own)

@@ -27,7 +27,7 @@ from nsmd.model.packages import (
         "path:/home/me/my%20envs#x^out",
     ],
 )
-def test_what_nix_is_asked_for(reference: str) -> None:
+def test_a_reference_of_a_flake_is_taken(reference: str) -> None:
     assert check_reference(reference) == reference
 
 
@@ -55,7 +55,7 @@ def test_what_nix_is_asked_for(reference: str) -> None:
         ("/home/me/envs?rev=#x", "leave out rev"),
     ],
 )
-def test_what_it_is_not_asked_for(text: str, why: str) -> None:
+def test_an_unsafe_reference_is_refused(text: str, why: str) -> None:
     assert why in (why_no_reference(text) or "")
     with pytest.raises(BadRequestError, match="github:OWNER"):
         check_reference(text)

@@ -139,6 +139,6 @@ async def test_waiting_can_be_cancelled(autojump_clock: MockClock) -> None:
 
 
 @pytest.mark.parametrize("value", [3, None, "a\0b", "\ud800"])
-def test_what_cannot_be_a_variable_is_refused(value: object) -> None:
+def test_a_value_that_cannot_be_a_variable_is_refused(value: object) -> None:
     with pytest.raises(BadRequestError, match="value of A"):
         check_inherited(["A"], {"A": value})

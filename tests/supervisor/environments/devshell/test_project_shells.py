@@ -94,7 +94,7 @@ async def test_equal_shells_are_equal_and_values_are_a_client_s_own(world: World
     assert "hush" not in kept
 
 
-async def test_what_nix_said_is_kept_until_the_flake_changes(world: World) -> None:
+async def test_an_evaluation_is_kept_until_the_flake_changes(world: World) -> None:
     world.has_shell()
     async with world.shells() as shells:
         first = await world.settled(shells)
@@ -161,7 +161,9 @@ async def test_a_failure_is_told_and_tried_again(
         assert world.told == 2
 
 
-async def test_one_that_hangs_is_stopped(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_evaluation_that_hangs_is_stopped(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(evaluation, "EVALUATION_TIMEOUT_S", 0.3)
     world.nix.builds(ATTRIBUTE, ("hang", None))
     async with world.shells() as shells:
@@ -202,25 +204,6 @@ async def test_projects_that_nobody_comes_from_are_given_up(world: World) -> Non
     assert other.project.exists()
 
 
-async def test_a_record_that_was_damaged_is_made_again(world: World) -> None:
-    world.has_shell()
-    async with world.shells() as shells:
-        first = await world.settled(shells)
-    (record,) = world.state.rglob("*.json")
-    told = json.loads(record.read_text())
-    for damaged in (
-        "",
-        "[]",
-        "{}",
-        json.dumps({**told, "env": 3}),
-        json.dumps({**told, "env": ""}),
-    ):
-        record.write_text(damaged)
-        async with world.shells() as shells:
-            assert await world.settled(shells) == first
-    assert world.evaluations() == 6
-
-
 async def test_the_end_stops_nix(slow_world: World) -> None:
     world = slow_world
     gate = world.root / "gate"
@@ -252,7 +235,7 @@ def key(project: Path, known: FlakeState | None = None) -> str:
     "name",
     ["flake.nix", "flake.lock", "devshell.toml", "shell.nix", "nix/a.nix", "nix/shells/b.nix"],
 )
-def test_what_a_shell_is_made_from_is_noticed(name: str, flake: Path) -> None:
+def test_a_change_of_a_shells_files_is_noticed(name: str, flake: Path) -> None:
     first = read_flake(str(flake))
     (flake / name).write_text("one")
     second = read_flake(str(flake), first)
@@ -266,7 +249,7 @@ def test_what_a_shell_is_made_from_is_noticed(name: str, flake: Path) -> None:
     assert key(flake, second) == second.key
 
 
-def test_it_stays_bounded_and_waits_for_nobody(flake: Path) -> None:
+def test_the_look_at_a_flake_is_bounded_and_reads_no_pipe(flake: Path) -> None:
     os.mkfifo(flake / "flake.lock")
     os.mkfifo(flake / "pipe.nix")
     deep = flake / "nix" / "a" / "b" / "c"
@@ -281,7 +264,7 @@ def test_it_stays_bounded_and_waits_for_nobody(flake: Path) -> None:
     assert not any("/c/" in row[0] for row in state.signature)
 
 
-def test_it_does_not_walk_everything_nor_read_it(
+def test_the_look_at_a_flake_reads_so_many_bytes_at_most(
     flake: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in range(2 * evaluation.MAX_DIRECTORIES):
@@ -402,14 +385,6 @@ def test_structured_attributes_are_files_of_the_session(
     )
 
 
-def test_a_hook_decides_where_the_session_begins(project: Path, workspace: Path) -> None:
-    (project / "src").mkdir()
-    for hook, place in (("cd src", project / "src"), ("", workspace), ("cd /", Path("/"))):
-        data = env(shellHook={"type": "var", "value": hook})
-        told = run(steps_of(data, project, workspace), 'rmdir "$NIX_BUILD_TOP"; pwd', workspace)
-        assert told == f"{place}\n"
-
-
 def test_every_text_comes_through(project: Path, workspace: Path) -> None:
     texts = ["", "'", "$(echo no)", "`echo no`", "a\nb\n", '"\\"', "*", "ü € 𝄞", "-n", "!x", "\x01"]
     data = env(
@@ -433,7 +408,7 @@ def env(**variables: Any) -> bytes:
     return json.dumps({"variables": all_of_them, "bashFunctions": {}}).encode()
 
 
-def test_names_that_would_be_code_are_left_out() -> None:
+def test_variables_whose_names_would_be_code_are_left_out() -> None:
     data = json.loads(env(**{"a; rm": {"type": "var", "value": "1"}}))
     data["bashFunctions"] = {"f; rm": " x", "g$(h)": " x", "name-with.dots::and": " x"}
     told = parse(json.dumps(data).encode())

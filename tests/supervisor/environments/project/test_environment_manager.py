@@ -25,10 +25,10 @@ from nsmd.environments.project.environment_manager import (
 )
 from nsmd.environments.project.reading import read
 from nsmd.host import event_loop
-from nsmd.model.settings import Defaults, EnvironmentSettings, Settings
+from nsmd.model.settings import Settings
 from nsmd.model.values import ClientIdentity, Environment
 from realjail import mount_of
-from venvs import install, make_project_venv
+from venvs import make_project_venv
 
 NODE = Environment(name="node", interpreter="node", program="/usr/bin/node", description="Node.js")
 
@@ -66,12 +66,9 @@ def project(tmp_path: Path) -> Path:
     return path
 
 
-def library(project: Path) -> Path:
-    (found,) = project.glob(".venv/lib/python3*/site-packages")
-    return found
-
-
-async def test_nothing_is_used_before_somebody_agrees(tmp_path: Path, project: Path) -> None:
+async def test_an_environment_is_used_only_after_somebody_agrees(
+    tmp_path: Path, project: Path
+) -> None:
     async with opened(tmp_path) as used:
         assert not used.environments(client(project))
         (row,) = await used.find(mount_of(project))
@@ -131,35 +128,12 @@ async def test_a_damaged_file_is_no_agreement(tmp_path: Path, project: Path, tex
         assert len(used.rows()) == 1
 
 
-async def test_what_cannot_be_remembered_is_not_used(tmp_path: Path, project: Path) -> None:
+async def test_an_agreement_that_cannot_be_saved_is_not_used(tmp_path: Path, project: Path) -> None:
     (tmp_path / "state").write_text("a file where a directory should be")
     async with opened(tmp_path) as used:
         with pytest.raises(EnvironmentUnavailableError, match="cannot be saved"):
             await used.use(mount_of(project), ".venv", None, ())
         assert not used.environments(client(project))
-
-
-async def test_each_client_is_told_once_that_packages_changed(
-    tmp_path: Path, project: Path
-) -> None:
-    async with opened(tmp_path) as used:
-        await used.use(mount_of(project), ".venv", None, ())
-        (environment,) = used.environments(client(project))
-        assert used.notes(client(project), environment) == ()
-        install(library(project), "flask-3")
-        (note,) = used.notes(client(project), environment)
-        assert "the packages in the project's .venv have changed" in note
-        assert used.notes(client(project), environment) == ()
-        assert used.notes(client(project, "b"), environment) != ()
-        assert used.notes(client(project, "c"), NODE) == ()
-        (now,) = used.environments(client(project))
-        assert (now.problem, now.has_module("flask")) == (None, True)
-        (row,) = await used.find(mount_of(project))
-        assert row.changed
-        assert (await used.use(mount_of(project), ".venv", None, ())).name == "venv"
-        assert used.notes(client(project, "d"), now) == ()
-        (row,) = await used.find(mount_of(project))
-        assert not row.changed
 
 
 @pytest.mark.parametrize("change", ["cfg", "link", "gone", "exchanged"])
@@ -270,27 +244,6 @@ async def test_links_to_a_python_are_followed_once(tmp_path: Path, project: Path
             (str(python), str(python)),
             (str(python), str(link)),
         }
-
-
-async def test_the_limits_are_those_of_python(tmp_path: Path, project: Path) -> None:
-    entry = EnvironmentSettings(memory_mb=77, preload=("json",), env={"A": "b"})
-    settings = Settings(defaults=Defaults(timeout_seconds=9), environments={"python": entry})
-    async with opened(tmp_path, settings=settings) as used:
-        await used.use(mount_of(project), ".venv", None, ())
-        (environment,) = used.environments(client(project))
-        assert (environment.memory_mb, environment.timeout_s) == (77, 9)
-        assert dict(environment.variables) == {"A": "b", "VIRTUAL_ENV": "/project/.venv"}
-
-
-async def test_two_clients_agree_at_once(tmp_path: Path, project: Path) -> None:
-    make_project_venv(project / "venv")
-    async with opened(tmp_path) as used, trio.open_nursery() as nursery:
-        for path, name in ((".venv", "a"), ("venv", "b"), (".venv", "c")):
-            nursery.start_soon(used.use, mount_of(project), path, name, ())
-    async with opened(tmp_path) as used:
-        names = {row.name for row in used.rows()}
-    assert len(names) == 2
-    assert "b" in names
 
 
 async def test_a_project_that_moved_is_another_one(tmp_path: Path, project: Path) -> None:

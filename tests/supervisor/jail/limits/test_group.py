@@ -43,7 +43,7 @@ def test_the_supervisor_moves_out_of_the_way(fake: FakeTree) -> None:
         ]
 
 
-def test_each_limit_is_written_and_read_back(fake: FakeTree) -> None:
+def test_limits_are_written_and_read_back(fake: FakeTree) -> None:
     group = group_in(fake)
     assert group.lacking == ""
     assert repr(group)
@@ -67,7 +67,7 @@ def test_each_limit_is_written_and_read_back(fake: FakeTree) -> None:
         ("cpu.weight", "1", "cpu", "cpu.weight: 100 was written, 1 was read"),
     ],
 )
-def test_what_does_not_hold_is_said(
+def test_a_limit_that_does_not_hold_is_told(
     fake: FakeTree, name: str, answer: OSError | str, lost: str | None, why: str
 ) -> None:
     fake.refused[name] = answer
@@ -97,7 +97,7 @@ def test_controllers_that_are_not_there(fake: FakeTree) -> None:
         GroupTree(str(fake.top))
 
 
-def test_what_cannot_be_divided_is_left_as_it_was(fake: FakeTree) -> None:
+def test_a_group_that_cannot_be_divided_is_left_as_it_was(fake: FakeTree) -> None:
     fake.refused["cgroup.subtree_control"] = OSError(16, "Device or resource busy")
     with pytest.raises(NoGroupsError, match="cannot be divided: Device or resource busy"):
         GroupTree(str(fake.top))
@@ -278,7 +278,7 @@ def mounted(tmp_path: Path, root: str = "/") -> str:
     return f"30 25 0:26 {root} {tmp_path}/groups rw,nosuid shared:4 - cgroup2 cgroup2 rw\n"
 
 
-def test_where_this_process_is(tmp_path: Path) -> None:
+def test_the_group_of_this_process_is_found(tmp_path: Path) -> None:
     place = find_place(str(host(tmp_path, mounts=mounted(tmp_path), group="0::/own")))
     assert place.directory == f"{tmp_path}/groups/own"
     assert place.alone
@@ -372,7 +372,7 @@ def test_a_long_execution_has_less_until_it_ends(session: Session) -> None:
     assert session.weight == str(WEIGHT)
 
 
-def test_what_was_left_behind_has_less_until_it_is_gone(session: Session) -> None:
+def test_processes_left_behind_have_less_of_the_processor(session: Session) -> None:
     session.run()
     session.look(AT_REST + 1)
     session.look(AT_REST + 1)

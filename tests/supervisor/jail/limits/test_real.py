@@ -134,7 +134,7 @@ except OSError as error:
 
 
 @pytest.mark.parametrize("forked", [True, False], ids=["forked", "cold"])
-async def test_what_is_written_is_read_back(enforcer: LimitEnforcer, forked: bool) -> None:
+async def test_limits_of_the_kernel_hold_as_written(enforcer: LimitEnforcer, forked: bool) -> None:
     async with open_world(enforcer, forked=forked, weights={"heavy": 400}) as world:
         await world.run("a", "x = 1")
         await world.run("h", "x = 1", env="heavy")
@@ -215,7 +215,9 @@ async def test_too_many_processes_are_refused_counted_and_told(enforcer: LimitEn
 
 
 @pytest.mark.parametrize("forked", [True, False], ids=["forked", "cold"])
-async def test_what_a_fork_bomb_left_takes_no_place(enforcer: LimitEnforcer, forked: bool) -> None:
+async def test_processes_of_a_fork_bomb_take_no_place_later(
+    enforcer: LimitEnforcer, forked: bool
+) -> None:
     async with open_world(enforcer, forked=forked) as world:
         for _ in range(3):
             result = await world.run("a", BOMB, timeout_s=2)

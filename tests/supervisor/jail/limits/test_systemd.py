@@ -42,7 +42,7 @@ HERE = GroupPlace(
 NAME = f"nsm-supervisor-{os.getpid()}.scope"
 
 
-async def test_one_scope_around_this_process(programs: Programs) -> None:
+async def test_systemd_makes_a_scope_around_this_process(programs: Programs) -> None:
     await enter_scope(HERE, programs.variables)
     made, started = programs.asked()
     assert made.startswith("busctl --user call org.freedesktop.systemd1 /org/freedesktop/systemd1 ")
@@ -62,7 +62,7 @@ async def test_a_manager_that_knows_no_oom_policy_of_scopes(programs: Programs) 
     assert "OOMPolicy" not in second
 
 
-async def test_what_systemd_refuses_is_said(programs: Programs) -> None:
+async def test_a_refusal_of_systemd_is_told(programs: Programs) -> None:
     programs.says("busctl", "echo 'Access denied' >&2; exit 1")
     with pytest.raises(NoGroupsError, match="makes no scope for it \\(Access denied\\)") as error:
         await enter_scope(HERE, programs.variables)
@@ -123,7 +123,7 @@ async def test_systemd_moves_what_is_elsewhere(programs: Programs, lingering: Pa
         await attach(SCOPE, f"{SCOPE}/sessions/box-1", [7], programs.variables)
 
 
-async def test_nothing_is_moved_to_where_it_would_end_sooner(
+async def test_processes_are_not_moved_where_they_would_end_sooner(
     programs: Programs, lingering: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lingering.unlink()
@@ -274,7 +274,7 @@ async def test_a_scope_that_was_stopped_is_asked_for_again(
     jail.agent_end.close()
 
 
-async def test_what_was_kept_of_a_scope_that_is_gone_is_not_used(
+async def test_records_of_a_scope_that_is_gone_are_not_used(
     started: dict[str, str], tmp_path: Path
 ) -> None:
     pipe, other = os.pipe2(os.O_CLOEXEC)

@@ -156,7 +156,7 @@ input()
 """
 
 
-def test_what_is_held_is_counted_once_and_divided() -> None:
+def test_memory_held_by_descriptors_is_counted_once() -> None:
     with ending(
         subprocess.Popen(
             [sys.executable, "-c", HOLDS],
@@ -177,7 +177,7 @@ def test_what_is_held_is_counted_once_and_divided() -> None:
 
 @pytest.mark.jail
 @needs_bwrap
-async def test_what_is_too_much_is_ended_and_told() -> None:
+async def test_too_much_memory_is_ended_and_told() -> None:
     """One jail for all of it: each is half a second of waiting."""
     async with open_world(enforcer()) as world:
         await world.run("other", "y = 5")
@@ -206,7 +206,7 @@ async def test_what_is_too_much_is_ended_and_told() -> None:
 
 @pytest.mark.jail
 @needs_bwrap
-async def test_what_is_left_behind_is_ended_too() -> None:
+async def test_a_process_left_behind_with_too_much_memory_is_ended() -> None:
     async with open_world(enforcer()) as world:
         await world.run("a", LEFT_BEHIND)
         result = await world.run("a", HOW_IT_ENDED)
@@ -237,7 +237,7 @@ def counting(watchdog: Watchdog, jail: FakeJail) -> Counting:
     return Counting(jail, limits, EACH_PROCESS, watch=watchdog.watch)
 
 
-async def test_it_looks_only_where_something_runs(autojump_clock: trio.abc.Clock) -> None:
+async def test_the_watchdog_looks_only_where_something_runs(autojump_clock: trio.abc.Clock) -> None:
     watchdog, jail = Watchdog(here), FakeJail(1, spec())
     idle, busy = counting(watchdog, jail), counting(watchdog, jail)
     async with trio.open_nursery() as nursery:

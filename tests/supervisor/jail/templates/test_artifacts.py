@@ -125,7 +125,7 @@ async def test_an_agent_of_another_version_is_used_as_far_as_it_goes(folder: Pat
         ("#!/bin/bash\necho nonsense >&0\ncat\n", "has not told of a jail"),
     ],
 )
-async def test_where_its_template_does_not_work_sessions_start_cold(
+async def test_sessions_start_cold_without_an_artifacts_template(
     script: str | None, said: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(starting, "INFO_TIMEOUT_S", 1.0)

@@ -191,7 +191,9 @@ _ = os.waitpid(pid, 0)
         assert (await session.run(code)).stdout == "False\nFalse ['child']\n"
 
 
-async def test_one_that_fails_does_not_drop_the_others(python: Environment, venv: Path) -> None:
+async def test_a_module_that_fails_does_not_drop_the_others(
+    python: Environment, venv: Path
+) -> None:
     wanted = tuple(MODULES)
     environment = in_venv(python, venv, *wanted, "nonesuch", "colorsys")
     async with open_launcher() as forking:
@@ -249,7 +251,7 @@ async def test_a_template_tells_its_modules_their_times_and_its_memory(
 
 
 @pytest.mark.slow
-def test_what_failed_is_said_by_commands_and_in_the_first_run(venv: Path) -> None:
+def test_failed_preloads_are_told_by_commands_and_the_first_run(venv: Path) -> None:
     config = f"""
 [environments.science]
 preset = "python"

@@ -143,7 +143,7 @@ class UnnestableLauncher(BwrapLauncher):
 
 @pytest.mark.jail
 @needs_bwrap
-async def test_where_namespaces_cannot_be_nested_sessions_start_cold(
+async def test_sessions_start_cold_without_nested_namespaces(
     python: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cold = UnnestableLauncher(new_launcher().bwrap_path, new_launcher().user.uid)
@@ -497,7 +497,7 @@ def preloadable(
 
 @pytest.mark.jail
 @needs_bwrap
-async def test_what_hangs_while_it_is_preloaded_is_named(
+async def test_a_module_that_hangs_while_it_is_preloaded_is_named(
     python: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with preloadable(python, "import time; time.sleep(3600)") as (hanging, project):
@@ -694,7 +694,7 @@ async def forked(launcher: TemplateLauncher, python: Environment) -> None:
 
 @pytest.mark.jail
 @needs_bwrap
-async def test_it_is_forked_from_by_the_next_supervisor(python: Environment) -> None:
+async def test_the_next_supervisor_forks_from_a_kept_template(python: Environment) -> None:
     store = Store()
     async with left_behind(python, store) as pid:
         assert list(store.kept) == [f"{PREFIX}{pid}"]
@@ -708,7 +708,7 @@ async def test_it_is_forked_from_by_the_next_supervisor(python: Environment) -> 
 
 @pytest.mark.jail
 @needs_bwrap
-async def test_one_of_other_programs_is_closed(python: Environment) -> None:
+async def test_a_kept_template_of_other_programs_is_closed(python: Environment) -> None:
     store = Store()
     async with left_behind(python, store) as pid, launching(store, made="others") as again:
         assert again.templates == []

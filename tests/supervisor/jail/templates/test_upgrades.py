@@ -115,7 +115,7 @@ async def test_a_template_is_made_again_when_its_files_change(
 
 
 @pytest.mark.slow
-async def test_what_is_only_touched_changes_nothing(
+async def test_a_touched_file_changes_no_template(
     python: Environment, venv: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(launcher, "SETTLE_S", 2.0)  # time in which a session is asked for

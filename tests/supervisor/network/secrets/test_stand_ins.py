@@ -64,12 +64,6 @@ def test_basic_credentials(scheme: str) -> None:
     assert find_in_header(b"authorization", given_, {"key": STAND_IN}) == "key"
 
 
-@pytest.mark.parametrize("value", [b"Basic !!!", b"Basic", b"Basic bm9uZQ==", b"Bearer x"])
-def test_other_credentials_stay(value: bytes) -> None:
-    done = replace_in_header(b"authorization", value, KNOWN)
-    assert (done.value, done.names) == (value, ())
-
-
 def test_stand_ins_in_urls_are_found() -> None:
     stand_ins = {"key": STAND_IN}
     assert find(b"/x?t=" + STAND_IN.encode(), stand_ins) == "key"
@@ -171,13 +165,13 @@ def test_no_form_of_a_value_passes_in_any_pieces(value: str, cuts: list[int], nu
 
 
 @given(data=st.binary(max_size=300), cut=st.integers(0, 300))
-def test_what_has_no_value_passes_unchanged(data: bytes, cut: int) -> None:
+def test_a_response_without_values_passes_unchanged(data: bytes, cut: int) -> None:
     redactor = redactor_of([(VALUE, STAND_IN)])
     assert redactor.feed(data[:cut]) + redactor.feed(data[cut:]) + redactor.finish() == data
 
 
 @pytest.mark.parametrize("piece", [b"Aa1", b"%25", b"\\\\", b"&amp;", b"a\0"])
-def test_what_is_kept_back_is_bounded(piece: bytes) -> None:
+def test_the_part_kept_back_is_bounded(piece: bytes) -> None:
     value = "Zq8" * 12
     redactor = redactor_of([(value, make_stand_in(value))])
     passed = sum(len(redactor.feed(piece * 200)) for _ in range(20))
@@ -200,7 +194,7 @@ def test_more_is_kept_back_where_a_long_value_would_take_too_much_work() -> None
     number=NUMBERS,
     size=st.integers(1, 20),
 )
-def test_what_is_kept_back_says_nothing_about_a_value(value: str, number: int, size: int) -> None:
+def test_the_part_kept_back_says_nothing_about_a_value(value: str, number: int, size: int) -> None:
     # Code has a host send it a guess, and sees in which pieces that comes.
     stand_in = make_stand_in(value)
     assume(any(map(str.isalnum, value[-12:])))

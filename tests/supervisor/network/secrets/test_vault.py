@@ -122,11 +122,6 @@ def test_one_line_is_a_value(tmp_path: Path, text: str) -> None:
     assert read(f"command: cat {tmp_path}/token") == "a-long-token"
 
 
-def test_the_environment_and_words_without_a_shell() -> None:
-    assert read("environment: TOKEN") == "token-of-a-variable"
-    assert read("""command: sh -c 'printf %s "$0-$TOKEN"' '$HOME'""") == "$HOME-token-of-a-variable"
-
-
 def test_a_keyring(tmp_path: Path) -> None:
     program = tmp_path / "secret-tool"
     program.write_text('#!/bin/sh\necho "$*" | tr " " -\n')

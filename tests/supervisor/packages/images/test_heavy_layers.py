@@ -90,7 +90,7 @@ def unpacked(
 
 
 @pytest.mark.slow
-def test_two_gigabytes_of_zeros_take_neither_memory_nor_room(tmp_path: Path) -> None:
+def test_gigabytes_of_zeros_take_neither_memory_nor_room(tmp_path: Path) -> None:
     size = 2 << 30
     piece = bytes(16 * MIB)
     answer, memory = unpacked(

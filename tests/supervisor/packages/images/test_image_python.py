@@ -94,20 +94,6 @@ def replace_input():  # the last that runs before the fork, after the worker has
     os.dup2(ends[1].fileno(), fd)
 os.register_at_fork(before=replace_input)
 """
-WRITING = """
-import os, socket
-def replace_output():
-    given = os.stat(1)
-    ends = socket.socketpair()
-    for fd in range(1, 4096):
-        try:
-            if os.path.samestat(os.stat(fd), given):
-                os.dup2(ends[0].fileno(), fd)
-        except OSError:
-            pass
-    os.dup2(ends[1].fileno(), 2)
-os.register_at_fork(before=replace_output)
-"""
 
 REACHING = """
 import ctypes, os
@@ -144,11 +130,9 @@ MODULES = tuple(
         "hanging": "import time; time.sleep(1e6)",
         "deaf": DEAF,
         "stopping": "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)",
-        "exiting": "import os; print('on the way out', flush=True); os._exit(3)",
         "unforking": UNFORKING,
         "filtering": FILTERING,
         "talking": TALKING,
-        "writing": WRITING,
         "reaching": REACHING,
     }.items()
 )
@@ -310,14 +294,6 @@ async def test_a_module_that_hangs_is_left_out(image: Environment, module: str) 
         assert pythons(session).count(b"/opt/python/bin/python3") == 3
 
 
-@pytest.mark.slow
-async def test_a_module_that_ends_its_interpreter_is_left_out(image: Environment) -> None:
-    async with session_of(image, "exiting", "heavy") as (session, launcher):
-        (template,) = launcher.templates
-        assert template.failed == {"exiting": "it has ended: on the way out"}
-        assert await loaded(session) == {"heavy"}
-
-
 @pytest.mark.slow  # as above
 async def test_sessions_start_where_the_fork_hangs(image: Environment) -> None:
     """The modules are imported, and what they run before a fork does not return."""
@@ -357,7 +333,7 @@ def pythons(session: LiveSession) -> list[bytes]:
     ]
 
 
-async def test_nothing_is_forked_if_all_sessions_would_share_standard_input(
+async def test_modules_that_replace_standard_input_are_not_forked(
     image: Environment,
 ) -> None:
     async with session_of(image, "heavy", "talking") as (session, launcher):
@@ -365,16 +341,6 @@ async def test_nothing_is_forked_if_all_sessions_would_share_standard_input(
         assert "standard input" in template.failed["heavy"]
         code = "import os, stat; print(stat.S_ISCHR(os.fstat(0).st_mode))"
         assert (await session.run(code)).stdout == "True\n"
-
-
-@pytest.mark.slow
-async def test_output_that_imports_have_replaced_is_the_sessions_own(image: Environment) -> None:
-    async with session_of(image, "writing") as (session, launcher):
-        (template,) = launcher.templates
-        assert not template.failed
-        code = "import os, sys, stat; print([stat.S_ISSOCK(os.fstat(fd).st_mode) for fd in (1, 2)])"
-        ran = await session.run(code)
-        assert (ran.stdout, ran.stderr) == ("[False, False]\n", "")
 
 
 CROSSED = """

@@ -226,26 +226,6 @@ async def test_the_digest_is_pinned(place: Path, bash_layer: bytes) -> None:
     assert Path(again.lock).read_text().splitlines()[2] == second
 
 
-@pytest.mark.slow
-async def test_images_share_the_files_of_their_layers(place: Path, bash_layer: bytes) -> None:
-    layout = Layout(place / "layout")
-    layout.add([bash_layer], tag="1", Env=[PATH])
-    layout.add([bash_layer, layer(file("app/data", "of another"))], tag="2", Env=[PATH])
-    one = await make_image(place, f"oci:{layout.place}:1", "one")
-    two = await make_image(place, f"oci:{layout.place}:2", "two")
-    assert Path(one.path, "root/etc/os-release").samefile(Path(two.path, "root/etc/os-release"))
-    assert Path(one.path, "root/app/data").read_text() == "of the image"
-    assert Path(two.path, "root/app/data").read_text() == "of another"
-
-
-@pytest.mark.slow
-async def test_the_wanted_interpreter_is_missing(place: Path, bash_layer: bytes) -> None:
-    layout = Layout(place / "layout")
-    layout.add([bash_layer], tag="1", Env=[PATH])
-    with pytest.raises(PackagesFailedError, match=r"no Node\.js that sessions can use"):
-        await make_image(place, f"oci:{layout.place}:1", language="node")
-
-
 async def test_a_hostile_image_leaves_nothing(place: Path) -> None:
     layout = Layout(place / "layout")
     layout.add([layer(file("x"), file("../../../out"))])

@@ -133,23 +133,6 @@ def test_whiteouts_hide_what_layers_below_have(tmp_path: Path) -> None:
     assert names(root) == {"a", "a/2", "b", "b/2", "b/c", "b/c/2", "e", "e/new"}
 
 
-def test_files_replace_others_of_any_kind(tmp_path: Path) -> None:
-    root = of_layers(
-        tmp_path,
-        layer(folder("dir"), file("dir/x"), file("file", "old"), symlink("link", "dir"), file("f")),
-        layer(
-            file("dir", "now a file"),
-            folder("file"),
-            file("link", "now a file"),
-            symlink("f", "link"),
-        ),
-    )
-    assert (root / "dir").read_text() == "now a file"
-    assert (root / "file").is_dir()
-    assert (root / "link").read_text() == "now a file"
-    assert os.readlink(root / "f") == "link"
-
-
 @pytest.mark.parametrize("target", ["/", "../../../..", "/../..", "a/../../../..", "{outside}"])
 def test_links_on_the_way_lead_nowhere_else(tmp_path: Path, target: str) -> None:
     outside = tmp_path / "outside"
@@ -217,7 +200,7 @@ def test_a_sparse_file_larger_than_the_limit_is_refused(tmp_path: Path) -> None:
         of_layers(tmp_path, layer((member, b"x")))
 
 
-def test_names_may_have_any_characters_and_are_told_in_one_line(tmp_path: Path) -> None:
+def test_odd_names_of_files_are_told_in_one_line(tmp_path: Path) -> None:
     names = ["a\nb", "\x1b[2J", "-rf", "*", "\udcff"]
     root = of_layers(tmp_path, layer(*map(file, names)))
     assert {path.name for path in root.iterdir()} >= set(names)
@@ -337,21 +320,6 @@ def test_an_index_gives_what_is_for_this_machine(layout: Layout, tmp_path: Path)
         unpacked(layout.place, tmp_path / "other", "none")
 
 
-def test_an_image_is_chosen_by_its_tag(layout: Layout, tmp_path: Path) -> None:
-    layout.add([layer(file("one"))], tag="1")
-    assert _names_of(layout, tmp_path / "only", "") == {"one"}
-    layout.add([layer(file("two"))], tag="2")
-    assert _names_of(layout, tmp_path / "second", "2") == {"two"}
-    for tag in ("", "3"):
-        with pytest.raises(ImageError, match="its tags: '1', '2'"):
-            unpacked(layout.place, tmp_path / f"no-{tag}", tag)
-
-
-def _names_of(layout: Layout, root: Path, tag: str) -> set[str]:
-    unpacked(layout.place, root, tag)
-    return names(root)
-
-
 def test_a_layout_is_read_through_no_links(layout: Layout, tmp_path: Path) -> None:
     layout.add([layer(file("x"))])
     blobs = layout.place / "blobs"
@@ -464,16 +432,6 @@ def test_programs_are_found_on_the_images_own_path(layout: Layout, tmp_path: Pat
     assert found["programs"] == {"python3": "/opt/python3", "bash": "/bin/bash"}
     assert (found["variables"], found["working_directory"]) == ({}, "/bin")
     assert os.readlink(tmp_path / "root/opt/python") == "python3"
-
-
-@pytest.mark.parametrize("packed", [False, True])
-def test_the_last_block_of_a_layer_need_not_be_padded(tmp_path: Path, *, packed: bool) -> None:
-    whole = layer(file("x", "content"))
-    cut = whole[: whole.index(b"content") + len(b"content")]
-    layout = Layout(tmp_path / "layout")
-    layout.add([cut], compress=packed)
-    unpacked(layout.place, tmp_path / "root")
-    assert (tmp_path / "root/x").read_text() == "content"
 
 
 @pytest.mark.parametrize("name", ["layers", "unpack"])
