@@ -196,7 +196,7 @@ def test_a_wrong_command_line_says_what_is_expected(arguments: list[str]) -> Non
     assert done.stdout == ""
 
 
-@pytest.mark.parametrize("interpreter", ["python", "bash", "node"])
+@pytest.mark.parametrize("interpreter", one_in(3, ["python", "bash", "node"]))
 def test_prestart(tmp_path: Path, interpreter: Any) -> None:
     with direct_agent(tmp_path, "--prestart", interpreter) as agent:
         agent.send(type="status")

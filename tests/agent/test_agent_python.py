@@ -449,20 +449,6 @@ def test_tracers_see_frames_of_code_only(agent: AgentProcess, kind: str) -> None
 # Streams and descriptors.
 
 
-def test_children_inherit_nothing_private(shared: AgentProcess) -> None:
-    code = "import subprocess; print(subprocess.getoutput('ls /proc/self/fd'), end='')"
-    assert shared.python(code).stdout.split() == ["0", "1", "2", "3"]  # 3 is ls reading
-    fork = """
-import os
-pid = os.fork()
-if not pid:
-    print(max(map(int, os.listdir('/proc/self/fd'))) < 100)
-    os._exit(0)
-_ = os.waitpid(pid, 0)
-"""
-    assert shared.python(fork).stdout == "True\n"
-
-
 @pytest.mark.parametrize(
     ("code", "exit_code"),
     [

@@ -44,13 +44,6 @@ def test_a_person_is_asked_once(world: World) -> None:
         assert "Start it?" not in terminal.text
 
 
-def test_nobody_is_asked_with_yes(world: World) -> None:
-    with Terminal(world.command("claudebox", "--yes", "run", "echo", "ran"), world.variables) as t:
-        assert t.end() == 0
-        assert t.text.splitlines()[-1] == "ran"
-        assert "Start it?" not in t.text
-
-
 def test_safe_shows_of_home_what_is_listed(world: World) -> None:
     world.write(f"{HOME}/.config/tool/settings", "of the tool\n")
     world.write(f"{HOME}/notes", "notes\n")
