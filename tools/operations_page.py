@@ -57,7 +57,8 @@ class _Page:
             answer = self._shown(hints.pop("return"))
             key = row.description.key
             answer = f"{{{key}: {answer}}}" if key else answer
-            yield f"## {name}\n\n{_plain(function.__doc__ or '')}\n\n"
+            assert function.__doc__, f"{name} does not say what it does"
+            yield f"## {name}\n\n{_plain(function.__doc__)}\n\n"
             yield f"- right: `{row.right}`{', or `run` in its own scope' if row.own else ''}\n"
             arguments = list(self._arguments(function, hints))
             if arguments:
