@@ -49,7 +49,7 @@ async def test_the_scope_is_the_sockets_not_the_clients() -> None:
             it.run_service.find("cli/a")
 
 
-async def test_its_rows_are_its_own() -> None:
+async def test_only_sessions_of_the_own_scope_are_listed() -> None:
     async with bench() as it:
         person = await it.connect()
         await person.call("run", env="python", code="1", session="secret-plan")
@@ -103,7 +103,7 @@ async def test_others_sessions_are_not_there(by: str) -> None:
         assert (await person.answer(running))["interrupted"]
 
 
-async def test_its_own_of_the_same_name_is_the_only_one() -> None:
+async def test_a_name_means_the_session_of_the_own_scope() -> None:
     async with bench() as it:
         person, peer, other = await it.connect(), await _confined(it), await _confined(it)
         await person.start("run", env="python", code="wait", session="a")
@@ -126,24 +126,26 @@ async def test_others_results_are_not_there() -> None:
         assert (await person.call("result", execution_id="mine"))["stdout"] == "2"
 
 
-async def test_it_does_not_choose_what_code_sees() -> None:
+async def test_a_confined_client_chooses_no_project() -> None:
     async with bench() as it:
         peer = await _confined(it)
         with pytest.raises(ForbiddenError, match="choose the directory"):
             await peer.call("run", env="python", code="1", project={"path": "/srv"})
 
 
-@pytest.mark.parametrize("op", sorted(OPERATIONS))
-async def test_what_is_not_its_own_is_forbidden(op: str) -> None:
+@pytest.mark.parametrize("rights", [{"run"}, {"run", "read"}, {"read"}, {"run", "bridge"}])
+async def test_each_operation_needs_its_right(rights: set[Right]) -> None:
     async with bench() as it:
-        peer = await _confined(it)
-        code = ""
-        try:
-            await peer.call(op)
-        except NsmError as error:
-            code = error.code
-        row = OPERATIONS[op]
-        assert (code == "forbidden") == (row.right != "run" and not row.own)
+        for op, row in OPERATIONS.items():
+            scope = "box" if "run" in rights else None
+            peer = await it.connect(it.make_server(frozenset(rights), os.getuid(), scope))
+            code = ""
+            try:
+                await peer.call(op)
+            except NsmError as error:
+                code = error.code
+            allowed = row.right in rights or (row.own and "run" in rights)
+            assert (code == "forbidden") == (not allowed), op
         assert it.ending.how is None
 
 
@@ -158,7 +160,7 @@ async def test_a_client_may_ask_for_fewer_rights() -> None:
                 await peer.call(op, env="python", code="1")
 
 
-async def test_nor_does_it_get_more_than_there_are() -> None:
+async def test_a_client_gets_no_more_rights_than_its_socket_has() -> None:
     async with bench() as it:
         peer = Peer(it.raw(it.make_server(RUN, os.getuid(), "box")))
         assert (await peer.hello("run", "manage")).rights == ("run",)
@@ -181,7 +183,7 @@ async def test_an_attachment_is_kept_to_the_scope() -> None:
         assert len(it.attached) == 2  # runs no code
 
 
-async def test_to_see_all_is_not_to_interrupt_all() -> None:
+async def test_the_right_to_read_does_not_interrupt_others() -> None:
     async with bench() as it:
         person = await it.connect()
         running = await person.start("run", env="python", code="wait", session="a")
@@ -197,7 +199,7 @@ async def test_to_see_all_is_not_to_interrupt_all() -> None:
         assert (await person.answer(running))["interrupted"]
 
 
-async def test_who_may_start_no_programs_gives_none_to_a_box() -> None:
+async def test_a_client_without_the_right_to_programs_gives_none_to_a_box() -> None:
     box: dict[str, Any] = {
         "directory": "/nonexistent",
         "profile": "test",

@@ -63,27 +63,6 @@ def test_the_next_supervisor_goes_on_with_the_same_socket() -> None:
     bound(port).close()
 
 
-def test_one_that_is_not_what_is_wanted_is_closed() -> None:
-    store = Held()
-    other, unrelated = bound(ANY), socket.socket(socket.AF_UNIX)
-    there = Port(*other.getsockname())
-    held = HeldPort(store, [other.detach(), unrelated.detach()])
-    wanted = bound(ANY)
-    number = wanted.getsockname()[1]
-    wanted.close()
-    with held.listen(Port("127.0.0.1", number)) as listener:
-        assert listener.getsockname()[1] == number
-    bound(there).close()
-    held.forget()
-
-
-def test_what_is_kept_is_let_go_where_nothing_is_listened_at() -> None:
-    earlier = bound(ANY)
-    there = Port(*earlier.getsockname())
-    HeldPort(Held(), [earlier.detach()]).forget()
-    bound(there).close()
-
-
 @pytest.mark.parametrize(
     ("family", "host"),
     [
@@ -142,37 +121,6 @@ def test_what_is_no_socket_is_closed_and_keeps_nobody_from_starting() -> None:
 def listener_of(held: HeldPort) -> int:
     ((_, (descriptor,)),) = held.everything_kept()
     return descriptor
-
-
-@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
-def test_another_address_is_kept_in_place_of_the_one_before(host: str) -> None:
-    store = Held()
-    earlier = bound(ANY)
-    there, wanted = Port(*earlier.getsockname()), unused(host)
-    store.keep(HTTP_PORT, [earlier.fileno()])
-    held = HeldPort(store, [earlier.detach()])
-    with held.listen(wanted) as listener:
-        assert listener.getsockname()[:2] == (wanted.host, wanted.number)
-    bound(there).close()
-    (kept,) = store.held[HTTP_PORT]
-    again = HeldPort(Held(), [os.dup(kept)])
-    held.forget()
-    with again.listen(wanted) as listener:  # which cannot be a new one, while that is there
-        assert listener.getsockname()[:2] == (wanted.host, wanted.number)
-    again.forget()
-
-
-def test_where_the_wanted_one_is_taken_the_one_before_is_let_go() -> None:
-    store = Held()
-    earlier, others = bound(ANY), bound(ANY)
-    there, taken = Port(*earlier.getsockname()), Port(*others.getsockname())
-    store.keep(HTTP_PORT, [earlier.fileno()])
-    held = HeldPort(store, [earlier.detach()])
-    with others, pytest.raises(OSError, match="in use"):
-        held.listen(taken)
-    assert not store.held
-    assert not list(held.everything_kept())
-    bound(there).close()
 
 
 async def test_it_is_held_on_when_the_holder_and_then_the_supervisor_are_killed(

@@ -18,8 +18,6 @@ from nsmd.doctor.supervisor import ask_supervisor
 UNREAD = 8
 """Connections whose clients do not read, and are there when the supervisor ends."""
 
-BRIDGE = '[bridge]\nenabled = true\n[http]\nenabled = true\nprograms = ["greet"]\n'
-
 
 @pytest.fixture(scope="module")
 def unread() -> Generator[ExitStack]:
@@ -32,13 +30,8 @@ def served(tmp_path_factory: pytest.TempPathFactory, unread: ExitStack) -> Gener
     directory = tmp_path_factory.mktemp("h")
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    config = f'{BRIDGE}listen = "127.0.0.1:{port}"\n'
+    config = f'[http]\nenabled = true\nlisten = "127.0.0.1:{port}"\n'
     with supervisor(directory, config=config) as running:
-        tools = directory / "config" / "nsm" / "tools"
-        tools.mkdir()
-        for name in ("greet", "other"):
-            head = f"---\nname: {name}\ndescription: says it\ncommand: /bin/echo\n---\n"
-            (tools / f"{name}.md").write_text(f"{head}\nSays what it is told.\n")
         yield running
 
 
@@ -52,32 +45,7 @@ def run(code: str, session: str = "new") -> dict[str, str]:
     return {"env": "python", "code": code, "session": session}
 
 
-@pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
-async def test_the_sdks_client_runs_code(served: Supervisor, mode: str) -> None:
-    async with sdk_client(url_of(served), token_of(served), mode) as client:
-        assert "run" in [tool.name for tool in (await client.list_tools()).tools]
-        call = run("print(6 * 7)", f"of-{mode}")
-        assert text_of(await client.call_tool("run", call)).startswith("42\n")
-
-
-async def test_it_starts_the_programs_that_are_named_and_no_other(served: Supervisor) -> None:
-    async with sdk_client(url_of(served), token_of(served)) as client:
-        listed = text_of(await client.call_tool("list_programs", {}))
-        assert "greet" in listed
-        assert "other" not in listed
-        done = await client.call_tool("execute", {"program": "greet", "args": ["hello"]})
-        assert (text_of(done), done.is_error) == ("hello\n", False)
-        other = await client.call_tool("execute", {"program": "other", "args": []})
-        assert (text_of(other), other.is_error) == (
-            "Program 'other' not found. Available: greet",
-            True,
-        )
-    audit = (served.directory / "state" / "nsm" / "audit.log").read_text().splitlines()
-    start = next(row for row in map(json.loads, audit) if row["event"] == "start")
-    assert (start["way"], start["scope"], start["program"]) == ("http", "http", "greet")
-
-
-async def test_it_reaches_nothing_of_others(served: Supervisor) -> None:
+async def test_a_client_over_http_reaches_nothing_of_others(served: Supervisor) -> None:
     with served.client(scope="mine") as mine:
         mine.run("secret = 1", env="python", session="mine")
     async with sdk_client(url_of(served), token_of(served)) as client:

@@ -109,13 +109,6 @@ async def test_a_one_shot_gets_a_jail_of_its_own() -> None:
         assert it.run_service.live_sessions() == []
 
 
-async def test_new_gives_a_fresh_readable_name() -> None:
-    async with bench() as it:
-        names = {(await it.run(session="new")).session_name for _ in range(5)}
-        assert len(names) == 5
-        assert all(name is not None and name.startswith("python-") for name in names)
-
-
 async def test_a_session_is_bound_to_its_environment() -> None:
     async with bench() as it:
         await it.run()
@@ -312,23 +305,6 @@ async def test_idle_ones_are_found_running_ones_not() -> None:
         assert busy is not None
         idle.forks.add(busy)
         assert it.run_service.idle_longer_than(10) == [], "its fork would end, too"
-
-
-async def test_rows_for_people() -> None:
-    async with bench() as it:
-        await it.run(session="first")
-        await trio.sleep(10)
-        await it.run(session="second", env="bash", client=BOB)
-        first, second = await it.run_service.describe()
-        assert (first.name, first.env, first.scope, first.executions) == (
-            "first",
-            "python",
-            "alice",
-            1,
-        )
-        assert first.age_s == pytest.approx(10)
-        assert (second.name, second.client, second.state) == ("second", "editor", "idle")
-        assert second.memory_bytes is None  # its jail is not a process
 
 
 async def test_a_replaced_project_directory_is_mounted_again(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-
 from nsmd.model.policy import POLICY_PATH, MountRule, policy_of
 from nsmd.model.values import (
     Artifact,
@@ -17,6 +16,10 @@ from nsmd.model.values import (
     ReadOnlyBind,
     SessionLimits,
 )
+import pytest
+from nsmd.model.policy import jail_variables, limit_variables
+from nsmd.model.values import NO_NETWORK, Artifact, Environment
+
 
 LIMITS = SessionLimits(processes=99, descriptors=512)
 
@@ -60,11 +63,6 @@ def test_mounts_are_sorted_and_have_sizes() -> None:
     assert policy.writable == ("/dev/shm", "/tmp", "/workspace")
 
 
-def test_inodes_are_not_bounded_in_artifacts_own_jails() -> None:
-    policy = policy_of(SPEC, LIMITS, "artifact")
-    assert {m.inodes for m in policy.mounts} == {None}
-
-
 def test_a_project_that_is_copied_on_write() -> None:
     spec = replace(SPEC, project=replace(PROJECT, mode="overlay"))
     policy = policy_of(spec, LIMITS, "forked")
@@ -74,7 +72,7 @@ def test_a_project_that_is_copied_on_write() -> None:
     assert "/project" in policy.writable
 
 
-def test_what_the_project_shows_is_no_mount_of_its_own() -> None:
+def test_a_place_inside_the_project_is_no_mount_of_its_own() -> None:
     spec = replace(SPEC, project=replace(PROJECT, path="/opt", mount_point="/opt"))
     paths = [m.path for m in policy_of(spec, LIMITS, "cold").mounts]
     assert "/opt" in paths
@@ -108,25 +106,6 @@ def test_the_innermost_mount() -> None:
         assert found.path == mount
 
 
-def test_limits_and_what_keeps_them() -> None:
-    kept = Enforcement(memory="cgroup", processes="cgroup", cpu="cgroup")
-    spec = replace(SPEC, environment=replace(SPEC.environment, cpu_weight=50))
-    policy = policy_of(spec, replace(LIMITS, enforcement=kept), "cold")
-    assert policy.as_json()["limits"] == {
-        "memory_mb": 300,
-        "memory_by": "cgroup",
-        "process_memory_mb": 300,
-        "processes": 99,
-        "processes_by": "cgroup",
-        "descriptors": 512,
-        "cpu_weight": 50,
-        "cpu_by": "cgroup",
-        "timeout_s": 12.5,
-        "output_bytes": 1024 * 1024,
-        "output_file_bytes": 64 * 1024 * 1024,
-    }
-
-
 def test_the_text_is_the_json_and_has_no_values_and_no_host_paths() -> None:
     policy = policy_of(SPEC, LIMITS, "cold", shown=SHOWN)
     text = policy.as_text()
@@ -137,16 +116,7 @@ def test_the_text_is_the_json_and_has_no_values_and_no_host_paths() -> None:
     assert "/srv/mine" in json.dumps(policy.as_json(sources=True))
 
 
-def test_the_network_is_that_of_the_specification() -> None:
-    spec = replace(SPEC, network=NetworkRule(mode="allow", allow=("example.org",)))
-    assert policy_of(spec, LIMITS, "cold").as_json()["network"] == {
-        "mode": "allow",
-        "allow": ["example.org"],
-        "proxy": True,
-    }
-
-
-def test_of_an_older_artifact_nothing_is_claimed_but_what_it_is_asked_for() -> None:
+def test_the_policy_of_an_older_artifact_claims_only_what_it_is_asked_for() -> None:
     older = replace(ENVIRONMENT, artifact=Artifact(run="/a/bin/run", session_run="/a/bin/s"))
     policy = policy_of(replace(SPEC, environment=older), LIMITS, "artifact")
     assert not policy.complete
@@ -155,13 +125,44 @@ def test_of_an_older_artifact_nothing_is_claimed_but_what_it_is_asked_for() -> N
     assert policy.limits.processes_by == "none"
 
 
-def test_equal_specifications_have_equal_policies() -> None:
-    assert policy_of(SPEC, LIMITS, "cold") == policy_of(replace(SPEC), LIMITS, "cold")
-    hash(policy_of(SPEC, LIMITS, "cold"))
-
-
 def test_without_an_agent_nobody_counts_processes() -> None:
     once = replace(ENVIRONMENT, artifact=Artifact(run="/a/bin/run", schema=1))
     policy = policy_of(replace(SPEC, environment=once), LIMITS, "artifact")
     assert policy.complete
     assert policy.limits.processes_by == "none"
+
+
+# Variables by which programs know the limits of a session.
+
+
+@pytest.mark.parametrize(
+    ("memory_mb", "processors", "threads"),
+    [(512, 64, "4"), (512, 2, "2"), (16, 64, "1"), (65536, 64, "64")],
+)
+def test_threads_fit_the_memory_and_the_processors(
+    memory_mb: int, processors: int, threads: str
+) -> None:
+    found = limit_variables(memory_mb, processors)
+    assert found["OMP_NUM_THREADS"] == found["GOMAXPROCS"] == threads
+    assert (
+        f"-XX:ActiveProcessorCount={threads} -XX:MaxRAM={memory_mb}m "
+        in (found["JAVA_TOOL_OPTIONS"])
+    )
+    assert found["NODE_OPTIONS"] == f"--max-old-space-size={memory_mb * 3 // 4}"
+
+
+def test_variables_of_the_user_win() -> None:
+    environment = Environment(
+        name="python", interpreter="python", variables=(("GOMAXPROCS", "7"),), memory_mb=1024
+    )
+    found = dict(jail_variables(environment, NO_NETWORK))
+    assert found["GOMAXPROCS"] == "7"
+    assert found["NODE_OPTIONS"] == "--max-old-space-size=768"
+
+
+@pytest.mark.parametrize("takes", [frozenset(("policy", "variables")), frozenset(("policy",))])
+def test_artifacts_that_can_set_variables_have_them(takes: frozenset[str]) -> None:
+    artifact = Artifact(run="/nix/run", schema=1, takes=takes)
+    environment = Environment(name="python", interpreter="python", artifact=artifact)
+    found = dict(jail_variables(environment, NO_NETWORK))
+    assert ("OMP_NUM_THREADS" in found) is ("variables" in takes)

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
 from nsmd.model.settings import PoolSettings
 from nsmd.pool.policy import (
     EXPECTED_S,
@@ -25,6 +23,11 @@ from nsmd.pool.policy import (
     refill_at,
     starts_at_once,
 )
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from nsmd.pool.pool import BURST_HALF_LIFE_S, MAX_BURST, RATE_S, Demand, Refills
+
 
 GIB = 1 << 30
 MIB = 1 << 20
@@ -211,21 +214,6 @@ def test_room_is_made_by_least_recent_use() -> None:
     assert "max_spares = 1" in plan(observe(old, new, max_spares=1)).kinds[0].why
 
 
-def test_memory_bounds_all_spares() -> None:
-    tight = MemorySeen(total_bytes=GIB, available_bytes=GIB // 20 + 250 * MIB)
-    made = plan(observe(dataclasses.replace(USED, burst=9.0), memory=tight))
-    assert wanted(made) == [2]  # a tenth of 250 MiB
-    assert "memory for spares is 25 MiB" in made.kinds[0].why
-    assert made.again_s <= 60
-
-
-def test_pressure_empties_the_pool() -> None:
-    pressed = dataclasses.replace(PLENTY, pressure_percent=40.0)
-    made = plan(observe(dataclasses.replace(USED, spares=2), memory=pressed))
-    assert wanted(made) == [0]
-    assert "a pressure of 40 %" in made.kinds[0].why
-
-
 def test_an_expected_kind_has_one_for_a_while() -> None:
     expected = KindSeen(expected_s=1.0)
     assert wanted(plan(observe(expected))) == [1]
@@ -293,3 +281,50 @@ def test_starts_at_once_are_few_unless_calls_come_faster() -> None:
     assert at_once(stocked=True, processors=1) == 1
     assert at_once(stocked=True, rate=5.0, lead=0.5) == 3  # a machine that is busy with more
     assert at_once(stocked=False, processors=64, rate=1e9, lead=20.0) == MOST_AT_ONCE
+
+
+# Rates, bursts and times of refills, on a clock of the test.
+
+
+def test_both_fade_with_time_alone() -> None:
+    demand = Demand()
+    for _ in range(8):
+        demand.add(100.0, lead_s=0.05)
+    assert demand.burst(100.0) == 8
+    assert demand.burst(100.0 + BURST_HALF_LIFE_S) == pytest.approx(4)
+    assert demand.rate(100.0) == pytest.approx(8 / RATE_S)
+    assert demand.rate(100.0 + 100 * RATE_S) < 1e-9
+
+
+def test_calls_further_apart_than_a_refill_are_no_burst() -> None:
+    demand = Demand()
+    for n in range(10):
+        demand.add(n * 0.1, lead_s=0.25)
+    assert demand.burst(0.9) == pytest.approx(3, rel=0.01)
+
+
+@given(st.lists(st.floats(0, 100), min_size=1, max_size=50))
+def test_a_burst_is_at_most_the_calls_there_were(gaps: list[float]) -> None:
+    demand, now = Demand(), 0.0
+    for gap in gaps:
+        now += gap
+        demand.add(now, lead_s=1.0)
+        assert 0 < demand.rate(now) <= len(gaps) / RATE_S
+        assert 1 <= demand.burst(now) <= len(gaps)
+
+
+def test_memory_is_bounded() -> None:
+    demand = Demand()
+    for _ in range(3 * MAX_BURST):
+        demand.add(0.0, lead_s=1.0)
+    assert demand.burst(0.0) == MAX_BURST
+
+
+def test_quantiles_of_the_last_refills() -> None:
+    refills = Refills()
+    for n in range(100):
+        refills.add(float(n))
+    assert len(refills) == 32
+    assert refills.quantile(0.5) == refills.usual == 83
+    assert refills.quantile(0.95) == 98
+    assert refills.quantile(1.0) == 99

@@ -39,16 +39,6 @@ if TYPE_CHECKING:
 pytestmark = virtual_time
 
 
-async def test_code_runs_and_its_answer_comes_back() -> None:
-    async with bench() as it:
-        result = await it.submit("1 + 1").wait()
-        assert result.outcome.stdout == "1 + 1"
-        assert result.session_name == "a"
-        assert result.waited_s == 0
-        assert it.session.runs.count == 1
-        assert it.session.state is SessionState.IDLE
-
-
 async def test_what_is_submitted_while_the_session_starts_runs_when_it_is_ready() -> None:
     async with bench() as it:
         executions = [it.submit(str(n)) for n in range(5)]

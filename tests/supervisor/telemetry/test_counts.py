@@ -5,11 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
-
 import pytest
 import trio
 import trio.testing
-
 from control_bench import Bench, bench
 from fakes import CAPABILITIES
 from nsm.wire.errors import AuditFailedError, BadRequestError, NsmError, StartFailedError
@@ -23,11 +21,17 @@ from nsmd.telemetry import counts as counting
 from nsmd.telemetry.telemetry import PASSES, PAUSE_S
 from outcomes_agent import outcomes
 from virtual_time import virtual_time
+import math
+import random
+from itertools import pairwise
+import pytest
+from nsmd.telemetry.counts import BOUNDS, SHOWN, Histogram, together
 
 if TYPE_CHECKING:
     from fakes import FakeAgent, FakeJail
     from nsmd.model.events import EventKind, SupervisorEvent
     from nsmd.sessions.execution import Execution
+
 
 pytestmark = virtual_time
 
@@ -192,26 +196,6 @@ async def test_calls_of_the_bridge() -> None:
         assert (told.facts["client"], told.facts["outcome"]) == ("agent", "unaudited")
 
 
-async def test_bytes_are_those_on_the_wire() -> None:
-    async with bench() as it:
-        peer = await it.connect()
-        before = dict(values(it, "nsm_client_bytes"))
-        end = it.ends[-1]
-        request = peer.connection.send(_ping(peer.connection.new_id()))
-        await peer.stream.send_all(request)
-        answer = await peer.stream.receive_some(65536)
-        after = values(it, "nsm_client_bytes")
-        assert after["control", "in"] - before["control", "in"] == len(request)
-        assert after["control", "out"] - before["control", "out"] == len(answer)
-        assert end.fileno() >= 0
-
-
-def _ping(number: int) -> Any:
-    from nsm.wire.messages import Request
-
-    return Request(number, "ping", {})
-
-
 async def execution_of(it: Bench) -> Execution:
     peer = await it.connect()
     wire = await peer.call("run", env="python", session="a", code="1")
@@ -255,23 +239,6 @@ async def test_names_that_clients_choose_are_no_labels(monkeypatch: pytest.Monke
         assert counts.label("python") == "python"
 
 
-async def test_other_events_are_counted() -> None:
-    async with bench() as it:
-        events = it.run_service.events
-        session = (await execution_of(it)).session
-        events.publish("restarted", restarts=4)
-        events.publish("session_taken_up", session=session.id, subject=session)
-        events.publish("configuration_reloaded")
-        events.publish("memory_pressure", sessions=["a", "b"])
-        assert values(it, "nsm_restarts_survived") == {(): 4}
-        assert values(it, "nsm_sessions_taken_up") == {("python",): 1}
-        assert values(it, "nsm_configuration_reloads") == {(): 1}
-        assert values(it, "nsm_memory_pressure") == {(): 1}
-        assert values(it, "nsm_memory_pressure_sessions_ended") == {(): 2}
-        events.publish("restarted")
-        assert values(it, "nsm_restarts_survived") == {(): 5}
-
-
 async def test_what_others_say_when_asked() -> None:
     async with bench() as it:
         around = Surroundings(
@@ -294,18 +261,6 @@ async def test_what_others_say_when_asked() -> None:
         assert told["nsm_port_bytes"] == {("in",): 70, ("out",): 0}
         calm = it.telemetry.read()
         assert calm["nsm_sessions_not_kept"] == calm["nsm_draining"] == {(): 0}
-
-
-async def test_denials_are_results_that_name_a_rule() -> None:
-    async with bench() as it:
-        execution = await execution_of(it)
-        answer = execution.answer
-        assert isinstance(answer, RunOutcome)
-        object.__setattr__(answer, "denials", ("no network",))
-        it.run_service.events.publish(
-            "execution_finished", session=execution.session.id, subject=execution
-        )
-        assert values(it, "nsm_denials") == {("python",): 1}
 
 
 async def test_the_event_loop_is_seen_to_hang() -> None:
@@ -427,3 +382,69 @@ async def test_a_job_counts_if_its_client_gave_up() -> None:
         answers.set()
         await trio.testing.wait_all_tasks_blocked()
         assert values(it, "nsm_jobs") == values(it, "nsm_jobs_started") == {("python",): 1}
+
+
+# Buckets, and what is made of them.
+
+
+def filled(*seconds: float) -> Histogram:
+    histogram = Histogram()
+    for each in seconds:
+        histogram.add(each)
+    return histogram
+
+
+def test_bounds_are_ten_to_a_decade_and_all_of_them_are_floats_as_written() -> None:
+    assert list(BOUNDS) == sorted(set(BOUNDS))
+    assert all(above / below < 1.3 for below, above in pairwise(BOUNDS))
+    assert [repr(BOUNDS[index]) for index in SHOWN][:6] == (
+        ["0.0001", "0.00025", "0.0005", "0.001", "0.0025", "0.005"]
+    )
+
+
+def test_a_bound_belongs_to_what_is_below_it() -> None:
+    """`le` means less or equal."""
+    for bound, count in filled(0.1, 0.25).shown():
+        assert count == (bound >= 0.1) + (bound >= 0.25), bound
+
+
+def test_what_is_shown_grows_and_leaves_out_nothing_but_the_longest() -> None:
+    histogram = filled(0, -1, 1e-9, 0.3, 4999, 1e9)
+    shown = list(histogram.shown())
+    assert [count for _, count in shown] == sorted(count for _, count in shown)
+    assert (shown[-1], histogram.count, histogram.max_s) == ((5000.0, 5), 6, 1e9)
+    assert histogram.sum_s == pytest.approx(1e9 + 4999.3)
+
+
+@pytest.mark.parametrize("spread", [0.1, 1.0, 3.0])
+def test_percentiles_are_a_quarter_off_at_most(spread: float) -> None:
+    chance = random.Random(spread)
+    durations = sorted(chance.lognormvariate(math.log(0.05), spread) for _ in range(3000))
+    histogram = filled(*durations)
+    for share in (0.01, 0.5, 0.9, 0.99, 1):
+        exact = durations[math.ceil(share * len(durations)) - 1]
+        told = histogram.quantile(share)
+        assert told is not None
+        assert exact / 1.27 <= told <= exact * 1.27, share
+    assert histogram.quantile(1) == durations[-1]
+
+
+def test_nothing_has_no_percentiles() -> None:
+    assert Histogram().quantile(0.5) is None
+
+
+def test_one_duration_is_all_its_percentiles_within_its_bucket() -> None:
+    told = filled(0.3).quantile(0.5)
+    assert told is not None
+    assert 0.25 <= told <= 0.3
+
+
+def test_several_together() -> None:
+    one, other = filled(0.1, 0.2), filled(3.0)
+    whole = together([one, other])
+    assert (whole.count, whole.max_s) == (3, 3.0)
+    assert whole.sum_s == pytest.approx(3.3)
+    assert one.count == 2
+    kept = one.copy()
+    one.add(1)
+    assert (kept.count, kept.max_s) == (2, 0.2)

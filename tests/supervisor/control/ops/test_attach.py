@@ -11,7 +11,7 @@ import trio.testing
 
 from control_bench import Bench, Peer, bench
 from nsm.wire import transcripts
-from nsm.wire.errors import NsmError, SessionEndedError, UnknownSessionError
+from nsm.wire.errors import NsmError, SessionEndedError
 from nsm.wire.messages import Cancel, Event
 from nsm.wire.transcripts import ExecutionEnd, ExecutionStart, OutputPiece, SessionStart
 from virtual_time import virtual_time
@@ -457,52 +457,3 @@ async def test_asking_a_session_that_still_starts_waits_for_it() -> None:
 
 
 # What is refused
-
-
-@pytest.mark.parametrize(
-    ("op", "args", "code"),
-    [
-        ("logs", {"target": "nobody"}, "unknown-session"),
-        ("logs", {}, "bad-request"),
-        ("logs", {"target": "a", "executions": -1}, "bad-request"),
-        ("logs", {"target": "a", "executions": True}, "bad-request"),
-        ("logs", {"target": "a", "follow": 1}, "bad-request"),
-        ("run_in", {"target": "nobody", "code": "x"}, "unknown-session"),
-        ("run_in", {"target": "a"}, "bad-request"),
-        ("run_in", {"target": "a", "code": "x" * (8 * 1024 * 1024 + 1)}, "code-too-large"),
-        ("run_in", {"target": "a", "code": "x", "timeout_s": 0}, "bad-request"),
-        ("complete", {"target": "a", "code": "x", "cursor": 2}, "bad-request"),
-        ("complete", {"target": "a", "code": "x"}, "bad-request"),
-        ("check", {"target": "a"}, "bad-request"),
-        ("sessions", {"all": 1}, "bad-request"),
-    ],
-)
-async def test_bad_requests(op: str, args: dict[str, Any], code: str) -> None:
-    async with bench() as it:
-        peer = await prompt(it)
-        with pytest.raises(NsmError) as error:
-            await peer.call(op, **args)
-        assert error.value.code == code
-
-
-async def test_the_right_to_manage_is_needed() -> None:
-    async with bench() as it:
-        server = it.make_server(frozenset({"run", "read"}), it.uid)
-        peer = await it.connect(server)
-        await peer.call("run", env="python", code="x", session="a")
-        for op in (
-            "logs",
-            "run_in",
-            "complete",
-            "check",
-        ):
-            with pytest.raises(NsmError) as error:
-                await peer.call(op, target="a")
-            assert error.value.code == "forbidden"
-
-
-async def test_a_name_without_any_session_is_told() -> None:
-    async with bench() as it:
-        peer = await it.connect()
-        with pytest.raises(UnknownSessionError, match="no transcript"):
-            await peer.call("logs", target="nobody")

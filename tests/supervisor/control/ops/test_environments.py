@@ -14,7 +14,7 @@ import trio
 from artifact_files import write_artifact
 from control_bench import Bench, Peer, bench
 from fake_nix import FakeNix
-from nsm.wire.errors import BadRequestError, ForbiddenError, UnknownEnvironmentError
+from nsm.wire.errors import BadRequestError, UnknownEnvironmentError
 from nsm.wire.messages import Cancel
 from nsmd.control.ops import environments
 
@@ -150,12 +150,3 @@ async def test_what_cannot_be_meant(nix: FakeNix, tmp_path: Path) -> None:
             await peer.call("env_log", target="nothing")
         with pytest.raises(UnknownEnvironmentError, match="nothing"):
             await peer.call("env_update", targets=["nothing"])
-
-
-async def test_building_is_managing(nix: FakeNix, tmp_path: Path) -> None:
-    async with opened(nix, tmp_path) as it:
-        server = it.make_server(frozenset(("read", "run")), it.uid)
-        peer = await it.connect(server)
-        with pytest.raises(ForbiddenError):
-            await peer.call("env_add", reference="github:me/envs#x")
-    assert nix.calls() == []

@@ -19,6 +19,7 @@ from nsm.wire.errors import (
     FileTooLargeError,
     NsmError,
     SessionEndedError,
+    UnknownSessionError,
 )
 from nsm.wire.messages import Cancel
 from nsm.wire.operation import PIECE_BYTES
@@ -111,35 +112,6 @@ async def open_file(peer: Peer, path: str, mode: str, **args: Any) -> int:
     return handle
 
 
-async def test_a_file_goes_in_and_comes_back() -> None:
-    agent = FileAgent()
-    data = bytes(range(256)) * 2000
-    async with bench(agent) as it:
-        peer = await client_of(it)
-        file = await open_file(peer, "f", "write", permissions=0o600, overwrite=False)
-        opening = agent.requests[-1]
-        assert (opening["permissions"], opening["overwrite"]) == (0o600, False)
-        for start in range(0, len(data), PIECE_BYTES):
-            piece = data[start : start + PIECE_BYTES]
-            written = await peer.call("file_write", file=file, data=piece)
-            assert written == {"size": start + len(piece)}
-        closed = await peer.call("file_close", file=file, keep=True)
-        assert closed == {"path": "/workspace/f", "size": len(data)}
-        assert agent.files == {"/workspace/f": data}
-        answer = await peer.call("file_open", target="here/a", path="f", mode="read")
-        assert (answer["path"], answer["size"]) == ("/workspace/f", len(data))
-        assert answer["permissions"] == 0o644
-        received = b""
-        while True:
-            part = await peer.call("file_read", file=answer["file"])
-            received += part["data"]
-            if part["eof"]:
-                break
-        assert received == data
-        assert (await peer.call("file_close", file=answer["file"], keep=True))["size"] == len(data)
-        assert agent.open == {}
-
-
 async def test_directories_are_listed_and_made() -> None:
     agent = FileAgent()
     async with bench(agent) as it:
@@ -177,17 +149,6 @@ async def test_what_cannot_fit_is_refused_at_once() -> None:
         await open_file(peer, "f", "write", size=101)
 
 
-async def test_files_go_while_code_runs() -> None:
-    agent = FileAgent()
-    async with bench(agent) as it:
-        peer = await client_of(it)
-        file = await open_file(peer, "f", "write")
-        await peer.call("run_in", target="a", code="meanwhile")
-        await peer.call("file_write", file=file, data=b"x")
-        await peer.call("file_close", file=file, keep=True)
-        assert agent.files == {"/workspace/f": b"x"}
-
-
 async def test_several_requests_for_one_file_take_turns() -> None:
     agent = FileAgent()
     async with bench(agent) as it:
@@ -197,14 +158,6 @@ async def test_several_requests_for_one_file_take_turns() -> None:
             await peer.start("file_write", file=file, data=bytes(10))
         sizes = [(await peer.next_result())["size"] for _ in range(10)]
         assert sizes == [10 * n for n in range(1, 11)]
-
-
-async def test_the_agents_reason_is_handed_on() -> None:
-    async with bench(FileAgent()) as it:
-        peer = await client_of(it)
-        with pytest.raises(FileError, match="/workspace/nope: none") as error:
-            await open_file(peer, "nope", "read")
-        assert error.value.data == {"errno": "ENOENT"}
 
 
 async def test_after_an_error_the_transfer_is_over() -> None:
@@ -502,46 +455,19 @@ async def test_data_for_files_that_nobody_has_open_is_passed_over() -> None:
 
 
 @pytest.mark.parametrize(
-    ("op", "args", "code"),
-    [
-        ("file_open", {"path": "x", "mode": "read"}, "bad-request"),
-        ("file_open", {"target": "nobody", "path": "x", "mode": "read"}, "unknown-session"),
-        ("file_open", {"target": "a", "mode": "read"}, "bad-request"),
-        ("file_open", {"target": "a", "path": "", "mode": "read"}, "bad-request"),
-        ("file_open", {"target": "a", "path": "a\0b", "mode": "read"}, "bad-request"),
-        ("file_open", {"target": "a", "path": "x" * 5000, "mode": "read"}, "bad-request"),
-        ("file_open", {"target": "a", "path": "x", "mode": "append"}, "bad-request"),
-        (
-            "file_open",
-            {"target": "a", "path": "x", "mode": "write", "permissions": 0o7777},
-            "bad-request",
-        ),
-        (
-            "file_open",
-            {"target": "a", "path": "x", "mode": "write", "overwrite": 1},
-            "bad-request",
-        ),
-        ("file_read", {}, "bad-request"),
-        ("file_read", {"file": 99}, "file-error"),
-        ("file_read", {"file": "1"}, "bad-request"),
-        ("file_read", {"file": 1, "bytes": 0}, "bad-request"),
-        ("file_read", {"file": 1, "bytes": PIECE_BYTES + 1}, "bad-request"),
-        ("file_read", {"file": 1}, "file-error"),
-        ("file_write", {"file": 1}, "bad-request"),
-        ("file_write", {"file": 1, "data": "text"}, "bad-request"),
-        ("file_write", {"file": 1, "data": bytes(PIECE_BYTES + 1)}, "bad-request"),
-        ("file_close", {"file": 1, "keep": 1}, "bad-request"),
-    ],
+    "wrong", [{"bytes": PIECE_BYTES + 1}, {}, {"data": bytes(PIECE_BYTES + 1)}]
 )
-async def test_bad_requests_cost_nothing(op: str, args: dict[str, Any], code: str) -> None:
+async def test_wrong_requests_leave_the_transfer_as_it_is(wrong: dict[str, Any]) -> None:
     agent = FileAgent()
     async with bench(agent) as it:
         peer = await client_of(it)
         file = await open_file(peer, "f", "write")
-        given = args | ({"file": file} if args.get("file") == 1 else {})
-        with pytest.raises(NsmError) as error:
-            await peer.call(op, **given)
-        assert error.value.code == code
+        for op in ("file_read", "file_write"):
+            for number in (file, file + 99):
+                with pytest.raises(NsmError):
+                    await peer.call(op, file=number, **wrong)
+        with pytest.raises(UnknownSessionError):
+            await peer.call("file_open", target="nobody", path="x", mode="read")
         await peer.call("file_write", file=file, data=b"x")
         await peer.call("file_close", file=file, keep=True)
         assert agent.files == {"/workspace/f": b"x"}

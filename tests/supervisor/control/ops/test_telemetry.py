@@ -10,12 +10,12 @@ import trio
 import trio.testing
 
 from control_bench import Bench, Peer, bench
-from nsm.wire.errors import ForbiddenError, UnknownSessionError
+from nsm.wire.errors import UnknownSessionError
 from nsm.wire.messages import Cancel, Event, Result, read
-from nsm.wire.telemetry import Occurrence, Stats, metrics_text
+from nsm.wire.telemetry import Occurrence, Stats
 from nsmd.telemetry.telemetry import MAX_KEPT
 from outcomes_agent import outcomes
-from virtual_time import real_time, virtual_time
+from virtual_time import virtual_time
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,18 +31,6 @@ async def told(peer: Peer, **args: Any) -> list[Occurrence]:
 
 def kinds(occurrences: Sequence[Occurrence]) -> list[str]:
     return [each.kind for each in occurrences]
-
-
-@real_time
-async def test_metrics() -> None:
-    async with bench() as it:
-        peer = await it.connect()
-        await peer.call("run", env="python", code="1")
-        wire = await peer.call("metrics")
-        assert 'nsm_executions_total{env="python",outcome="ok"} 1.0\n' in metrics_text(wire)
-        assert wire["content_type"].startswith("text/plain; version=0.0.4")
-        wire = await peer.call("metrics", accept="application/openmetrics-text; version=1.0.0")
-        assert metrics_text(wire).endswith("\n# EOF\n")
 
 
 async def test_stats() -> None:
@@ -154,13 +142,3 @@ async def test_a_slow_reader_is_told_how_many_it_missed_and_takes_no_memory() ->
             received += 1
         assert received + missed == total
         assert 0 < received < total
-
-
-@real_time
-async def test_who_may_only_run_code_sees_none_of_it() -> None:
-    async with bench() as it:
-        server = it.make_server(frozenset(("run",)), it.uid, scope="own")
-        peer = await it.connect(server)
-        for op in ("metrics", "stats", "events"):
-            with pytest.raises(ForbiddenError):
-                await peer.call(op)

@@ -135,56 +135,6 @@ def end_of(found: list[Entry]) -> ExecutionEnd:
     return end
 
 
-async def test_an_empty_transcript_is_its_header(it: Bench) -> None:
-    (header,) = entries(it.transcript.read())
-    assert isinstance(header, SessionStart)
-    assert header[:6] == ("s1", "a", "python", "python", "test", "s")
-    assert header.dropped == 0
-
-
-async def test_executions_are_told_in_order(it: Bench) -> None:
-    it.run("print(1)", stdout="1\n")
-    it.run("1 / 0", stderr="no\n")
-    found = entries(it.transcript.read())[1:]
-    assert [type(entry) for entry in found] == [ExecutionStart, OutputPiece, ExecutionEnd] * 2
-    first, second = found[0], found[3]
-    assert isinstance(first, ExecutionStart)
-    assert isinstance(second, ExecutionStart)
-    assert first[:5] == ("e1", 1, "nsm", "print(1)", 0)
-    assert second.started_at >= first.started_at
-    assert found[1] == OutputPiece("e1", "stdout", "1\n", 0)
-    assert found[4] == OutputPiece("e2", "stderr", "no\n", 0)
-
-
-async def test_the_end_says_all_that_a_result_says(it: Bench) -> None:
-    it.begin()
-    it.transcript.finish(
-        Outcome(
-            stdout="",
-            stderr="",
-            exit_code=124,
-            duration_s=1.5,
-            timed_out=True,
-            interpreter_restarted=True,
-            restart_reason="it was killed",
-            truncated={"stdout": Truncation(omitted_bytes=9, file="/f")},
-        )
-    )
-    end = end_of(entries(it.transcript.read()))
-    assert end == ExecutionEnd(
-        execution_id="e1",
-        exit_code=124,
-        duration_s=1.5,
-        timed_out=True,
-        interrupted=False,
-        interpreter_restarted=True,
-        restart_reason="it was killed",
-        displays=(),
-        truncated={"stdout": Truncation(9, "/f")},
-        error=None,
-    )
-
-
 async def test_an_execution_without_an_outcome_says_why_and_how_long(
     it: Bench, autojump_clock: trio.abc.Clock
 ) -> None:
@@ -220,33 +170,6 @@ async def test_only_the_last_few(it: Bench) -> None:
 # Following
 
 
-async def test_a_follower_sees_what_happens_as_it_happens(it: Bench) -> None:
-    it.run("before")
-    reading = iter(it.transcript.read(follow=True))
-
-    def more() -> list[Entry]:
-        found: list[Entry] = []
-        while (entry := next(reading)) is not None:
-            found.append(entry)
-        return found
-
-    assert len(more()) == 3
-    assert more() == []
-    it.begin("now", streamed=True)
-    (start,) = more()
-    assert isinstance(start, ExecutionStart)
-    it.say("a")
-    it.say("b", "stderr")
-    assert more() == [OutputPiece("e2", "stdout", "a", 0), OutputPiece("e2", "stderr", "b", 0)]
-    it.say("c")
-    it.transcript.finish(Outcome(stdout="ac", stderr="b", exit_code=0))
-    piece, end = more()
-    assert piece == OutputPiece("e2", "stdout", "c", 0)
-    assert isinstance(end, ExecutionEnd)
-    it.transcript.close("over")
-    assert list(reading) == []
-
-
 async def test_a_follower_waits_without_polling_and_may_stop(it: Bench) -> None:
     reader = it.transcript.read(follow=True)
     found: list[Entry] = []
@@ -275,32 +198,6 @@ async def test_output_that_began_before_somebody_came(it: Bench) -> None:
     assert found[2] == OutputPiece("e1", "stdout", "before ", 0)
     it.say("after")
     assert next(reading) == OutputPiece("e1", "stdout", "after", 0)
-
-
-async def test_streaming_that_begins_in_the_middle(it: Bench) -> None:
-    it.begin()
-    it.say("nobody asked for this")
-    reading = iter(it.transcript.read(follow=True))
-    assert [type(next(reading)) for _ in range(3)] == [SessionStart, ExecutionStart, type(None)]
-    it.transcript.stream()
-    it.say("so far")
-    assert next(reading) == OutputPiece("e1", "stdout", "so far", 0)
-
-
-async def test_a_follower_where_nothing_is_streamed_has_the_output_at_the_end(it: Bench) -> None:
-    it.begin()
-    reading = iter(it.transcript.read(follow=True))
-    assert [next(reading) for _ in range(3)][2] is None
-    it.transcript.finish(Outcome(stdout="all", stderr="", exit_code=0))
-    assert next(reading) == OutputPiece("e1", "stdout", "all", 0)
-    assert isinstance(next(reading), ExecutionEnd)
-
-
-async def test_without_following_a_running_execution_has_no_end(it: Bench) -> None:
-    it.begin(streamed=True)
-    it.say("so far")
-    found = entries(it.transcript.read())
-    assert [type(entry) for entry in found] == [SessionStart, ExecutionStart, OutputPiece]
 
 
 async def test_what_was_printed_before_the_session_died_is_kept(it: Bench) -> None:
@@ -399,13 +296,6 @@ async def test_images_go_before_executions(it: Bench, monkeypatch: pytest.Monkey
     assert 1 <= sum(kept) < 4
     assert ends[0].displays == (DisplayedValue({"text/plain": "<Figure>"}, {"image/png": 5000}),)
     assert it.store.size_bytes == it.transcript.size_bytes <= 20_000
-
-
-async def test_what_else_an_execution_was_given(it: Bench) -> None:
-    it.transcript.begin("e1", request("input()", stdin=True), streamed=False)
-    it.transcript.begin("e2", request("", reset=True), streamed=False)
-    starts = [e for e in entries(it.transcript.read()) if isinstance(e, ExecutionStart)]
-    assert [(e.stdin, e.reset) for e in starts] == [(True, False), (False, True)]
 
 
 async def test_arguments_of_scripts_are_kept_within_a_bound(it: Bench) -> None:
