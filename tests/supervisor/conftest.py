@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from inspect import iscoroutinefunction
+
 import pytest
 
-from virtual_time import OURS
+from virtual_time import run_in_virtual_time
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put our marks before the one that pytest-trio gives to every test."""
+    """Put our mark before the one that pytest-trio gives to every test."""
     for item in items:
-        runs = [each.kwargs.get("run") for each in item.iter_markers("trio")]
-        marks = [OURS[run] for run in runs if run in OURS]
-        if marks:
-            item.add_marker(marks[0], append=False)
+        mark = item.get_closest_marker("virtual_time")
+        function = getattr(item, "function", None)
+        if mark is not None and mark.args != (False,) and iscoroutinefunction(function):
+            item.add_marker(pytest.mark.trio(run=run_in_virtual_time), append=False)

@@ -1,7 +1,7 @@
 """Virtual time for all tests of a file: `pytestmark = virtual_time`.
 
 A sleep that all tasks are in takes no time. Files in which single tests want it take the fixture
-`autojump_clock`.
+`autojump_clock`. `tests/supervisor/conftest.py` gives marked tests their clock.
 """
 
 from __future__ import annotations
@@ -13,6 +13,10 @@ import pytest
 import trio
 import trio.testing
 
+virtual_time = pytest.mark.virtual_time
+real_time = pytest.mark.virtual_time(False)
+"""For a test in a file of virtual time."""
+
 
 def run_in_virtual_time(
     function: Callable[[], Awaitable[Any]],
@@ -23,18 +27,3 @@ def run_in_virtual_time(
     """`trio.run` with a clock that jumps."""
     clock = clock or trio.testing.MockClock(autojump_threshold=0)
     return trio.run(function, clock=clock, instruments=instruments)
-
-
-def run_in_real_time(function: Callable[[], Awaitable[Any]], **options: Any) -> Any:
-    """`trio.run`."""
-    return trio.run(function, **options)
-
-
-virtual_time = pytest.mark.trio(run=run_in_virtual_time)
-real_time = pytest.mark.trio(run=run_in_real_time)
-"""For a test in a file of virtual time."""
-
-OURS: dict[object, pytest.MarkDecorator] = {
-    run_in_virtual_time: virtual_time,
-    run_in_real_time: real_time,
-}

@@ -110,7 +110,7 @@ async def stage(
         (MemorySeen(total_bytes=100, available_bytes=5), False, False),
     ],
 )
-async def test_what_short_means(seen: MemorySeen, already: bool, short: bool) -> None:
+def test_what_short_means(seen: MemorySeen, already: bool, short: bool) -> None:
     assert is_short(seen, already=already) is short
 
 
