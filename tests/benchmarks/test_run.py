@@ -65,24 +65,6 @@ def test_boxes_are_left_out_where_root_measures(
 
 
 @pytest.mark.parametrize(
-    ("cores", "clients", "cores_tried"),
-    [
-        (1, [1, 2], [1]),
-        (2, [1, 2, 4], [1, 2]),
-        (6, [1, 4, 6, 12], [1, 2, 4, 6]),
-        (16, [1, 4, 16, 32], [1, 2, 4, 8, 16]),
-    ],
-)
-def test_clients_are_as_many_as_cores_and_twice_as_many(
-    cores: int, clients: list[int], cores_tried: list[int], tools: None
-) -> None:
-    from parts.clients import client_numbers, core_numbers
-
-    assert client_numbers(cores) == clients
-    assert core_numbers(cores) == cores_tried
-
-
-@pytest.mark.parametrize(
     "arguments",
     [["--rounds", "0"], ["--only", "nothing"], ["--sessions", "5000"], ["--compare", "missing"]],
 )

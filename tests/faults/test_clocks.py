@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import re
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,9 +11,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import trio
 
-import nsm
-import nsmbox
-import nsmd
 from control_bench import bench
 from fake_programs import FakePrograms
 from fake_runner import FakeRunner, echo
@@ -176,52 +172,3 @@ async def ask(front: Application, session: bytes = b"", **body: Any) -> Message:
 
     await front(scope, receive, send)
     return sent[0]
-
-
-def asking_of(base: Path) -> set[str]:
-    """Modules that ask for the time of day."""
-    return {
-        path.relative_to(base).as_posix()
-        for path in base.rglob("*.py")
-        if re.search(r"\btime\.time(_ns)?\b|\bdatetime\b", path.read_text())
-    }
-
-
-def test_nothing_waits_by_the_wall_clock() -> None:
-    """Ask for it only to show a time, or to compare it with that of a file or a certificate."""
-    assert asking_of(Path(nsm.__file__).parent) == {
-        "cli/render/environments.py",
-        "cli/top/batch.py",
-        "cli/verbs/audit.py",
-        "integrations/e2b/contexts.py",
-        "integrations/e2b/files.py",
-        "integrations/e2b/sandboxes.py",
-        "saves/project_changes.py",
-        "saves/saving.py",
-    }
-    assert asking_of(Path(nsmbox.__file__).parent) == {
-        "consent/agreements.py",
-        "host/program_links.py",
-        "protection/leftovers.py",
-        "start/unsaved_files.py",
-    }
-    assert asking_of(Path(nsmd.__file__).parent) == {
-        "audit/journal.py",
-        "doctor/system.py",
-        "environments/builds/build_files.py",
-        "environments/builds/build_run.py",
-        "environments/builds/building.py",
-        "environments/builds/builder.py",
-        "environments/devshell/evaluation.py",
-        "packages/store.py",
-        "environments/project/environment_manager.py",
-        "host/nvml.py",
-        "jail/templates/spec.py",
-        "jail/templates/launcher.py",
-        "mcp/jobs.py",
-        "network/secrets/authority.py",
-        "sessions/changes/review.py",
-        "sessions/execution.py",
-        "sessions/transcripts/transcript.py",
-        "telemetry/exposition.py",
-    }

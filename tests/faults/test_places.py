@@ -1,8 +1,9 @@
-"""Several supervisors at once, and one whose socket and lock are taken away."""
+"""Several supervisors at once, one without its socket and lock, and one with an error of ours."""
 
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import nsm
-from e2e_support import supervisor
+from e2e_support import CRASHED, END_TIMEOUT_S, supervisor
 from nsm.wire.errors import NotRunningError
 from processes import ending
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator
 
     from e2e_support import Supervisor
+
 
 pytestmark = pytest.mark.jail
 
@@ -105,3 +107,44 @@ def test_all_is_taken_away_and_then_the_supervisor_killed() -> None:
             with supervisor(directory, keep=True) as second, second.client() as client:
                 assert client.run("print(x + 1)", env="python", session="a").stdout == "42\n"
                 assert client.sessions()[0].pid == pid
+
+
+# An error of ours in a task of the supervisor: the supervisor ends, and sessions outlive it.
+
+
+pytestmark = pytest.mark.jail
+
+FAILS_ON_SIGNAL = """
+import signal, sys
+import trio
+from nsmd.app import main
+from nsmd.app.instance import SocketGuard
+
+async def watch(self):
+    with trio.open_signal_receiver(signal.SIGUSR1) as signals:
+        async for _ in signals:
+            raise RuntimeError("a task has an error")
+
+SocketGuard.watch = watch
+sys.argv[1:] = sys.argv[sys.argv.index("nsmd") + 1 :]
+sys.exit(main.main())
+"""
+"""The supervisor, with a task that fails when it is told to."""
+
+
+def test_sessions_outlive_a_task_that_fails() -> None:
+    within = (sys.executable, "-P", "-c", FAILS_ON_SIGNAL)
+    with (
+        tempfile.TemporaryDirectory(prefix="nsm-") as name,
+        supervisor(Path(name), within=within) as first,
+    ):
+        with first.client() as client:
+            client.run("x = 41", env="python", session="a")
+            before = client.sessions()[0].id
+        first.process.send_signal(signal.SIGUSR1)
+        assert first.process.wait(END_TIMEOUT_S) == CRASHED
+        assert "RuntimeError: a task has an error" in first.log.read_text()
+        with supervisor(Path(name)) as second, second.client() as client:
+            assert client.sessions()[0].id == before
+            assert client.run("print(x + 1)", env="python", session="a").stdout == "42\n"
+            client.kill_all()

@@ -80,7 +80,7 @@ SEEDS: dict[str, list[bytes]] = {
 """Valid input of each reader."""
 
 
-FEW = settings(max_examples=40, derandomize=True)
+FEW = settings(max_examples=10, derandomize=True)
 """Settings of a run of all tests, the same in each; `make soak` and `make fuzz` look for others."""
 
 

@@ -41,15 +41,6 @@ def test_a_report_that_is_interrupted_ends_as_shells_expect(
     assert main.main(["--doctor"]) == 130
 
 
-def test_other_errors_stay_what_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    def report(*_: object, **__: object) -> int:
-        raise ValueError("one")
-
-    monkeypatch.setattr("nsmd.doctor.report.report", report)
-    with pytest.raises(ValueError, match="one"):
-        main.main(["--doctor"])
-
-
 @pytest.mark.parametrize("asked", ["--doctor", "--show-config"])
 @pytest.mark.parametrize(
     ("standard_output", "expected"),
@@ -108,13 +99,6 @@ def test_the_next_program_tells_nobody_that_it_is_ready(
     assert main.own_command() == [sys.executable, "-P", "-m", "nsmd", "--config", "x"]
     monkeypatch.setattr(sys, "orig_argv", main.own_command())
     assert main.own_command() == sys.orig_argv
-
-
-def test_options_are_written_out(capsys: pytest.CaptureFixture[str]) -> None:
-    """A shortened one would not be found among them."""
-    with pytest.raises(SystemExit):
-        main.main(["--ready", "7"])
-    assert "--ready" in capsys.readouterr().err
 
 
 def test_a_valid_configuration_says_what_is_not_here(

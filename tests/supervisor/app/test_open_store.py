@@ -152,11 +152,6 @@ def test_what_is_not_understood_is_left(
     assert "is unreadable" in caplog.text
 
 
-def test_nothing_was_handed_over() -> None:
-    assert take_over({}) is None
-    assert take_over({VARIABLE: "x"}) is None
-
-
 def test_copies_of_files_in_memory_last() -> None:
     with open(os.devnull, "rb") as lasting:
 
@@ -209,12 +204,6 @@ def start(tmp_path: Path) -> Generator[Start]:
     with ExitStack() as stack:
         yield Start(tmp_path, stack)
     assert len(os.listdir("/proc/self/fd")) == before
-
-
-def test_nothing_was_kept(start: Start) -> None:
-    store, kept, _ = open_store({}, start.path, {}, None)
-    assert (store.kind, kept, store.problem) == ("keeper", {}, "")
-    assert not os.path.exists(start.path)  # none is started before there is something to keep
 
 
 def test_a_holder_gives_what_it_has_and_is_kept(start: Start) -> None:

@@ -8,7 +8,12 @@ import os
 import socket
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
+
 import pytest
+import trio
+import trio.testing
+
+from nsmd.app.daemon import STATUS_PERIOD_S, ServiceStatus, watchdog_period_s
 from nsmd.app.service_manager import (
     LISTEN_VARIABLES,
     PassedDescriptors,
@@ -16,18 +21,9 @@ from nsmd.app.service_manager import (
     notify,
     take_passed,
 )
-import os
-import socket
-from typing import TYPE_CHECKING
-import pytest
-import trio
-import trio.testing
-from nsmd.app.daemon import STATUS_PERIOD_S, ServiceStatus, watchdog_period_s
 from nsmd.model.events import Events
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
-    from pathlib import Path
     from collections.abc import Generator
     from pathlib import Path
 

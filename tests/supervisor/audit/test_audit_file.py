@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
-from typing import TYPE_CHECKING
-import pytest
-from nsmd.audit.journal import AuditFile
-import json
 import threading
 from typing import TYPE_CHECKING, Any
+
+import pytest
 import trio
 import trio.testing
+
 from nsmd.audit import journal as journal_module
 from nsmd.audit.journal import GATHER_S, AuditFile, Journal, line_of, open_journal, rfc3339
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
-    from pathlib import Path
-    from collections.abc import Callable
     from pathlib import Path
 
     import pytest

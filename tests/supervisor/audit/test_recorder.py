@@ -113,15 +113,6 @@ async def test_code_is_a_hash_unless_configured(tmp_path: Path, *, whole: bool) 
     assert line.get("code") == (code if whole else None)
 
 
-async def test_long_code_has_its_hash(tmp_path: Path) -> None:
-    async with trail(tmp_path) as it:
-        peer = await it.it.connect()
-        code = "1" + " " * 1000  # dropped with the answer, before the end is told
-        await peer.call("run", env="python", code=code, session="a")
-        (line,) = await it.lines("execution")
-    assert line["code_sha256"] == hashlib.sha256(code.encode()).hexdigest()
-
-
 async def test_what_never_ran_is_no_execution(tmp_path: Path) -> None:
     async with trail(tmp_path) as it:
         peer = await it.it.connect()

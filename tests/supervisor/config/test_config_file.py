@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from nsmd.config import config_file
-from nsmd.model.settings import HIDDEN, EnvironmentSettings, Settings, network_rule
+from nsmd.model.settings import HIDDEN, EnvironmentSettings, network_rule
 from nsmd.model.values import NetworkMode, NetworkRule
 
 MISTAKES: list[tuple[str, str]] = [
@@ -221,12 +221,6 @@ def test_a_tilde_elsewhere_is_no_home_directory(path: str) -> None:
         config_file.parse(f'[environments.python]\ninterpreter = "{path}"'.encode(), "c")
 
 
-def test_all_mistakes_are_named_at_once() -> None:
-    with pytest.raises(config_file.ConfigError) as caught:
-        config_file.parse(b"[defaults]\nx = 1\ny = 2\n[nothing]", "c")
-    assert len(caught.value.problems) == 3
-
-
 def test_mistakes_of_all_kinds_are_named_at_once() -> None:
     """Unknown keys, wrong types, and what no type can express; and nothing that follows of them."""
     text = """
@@ -258,20 +252,6 @@ hosts = 5
         "box.secrets",
         "http.listen",
     ]
-
-
-def test_bytes_that_are_no_text() -> None:
-    with pytest.raises(config_file.ConfigError, match="is not UTF-8"):
-        config_file.parse(b"a = '\xff'", "c")
-
-
-def test_no_file_means_defaults(tmp_path: Path) -> None:
-    assert config_file.load(str(tmp_path / "config.toml")) == Settings()
-
-
-def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(config_file.ConfigError, match="cannot be read: Is a directory"):
-        config_file.load(str(tmp_path))
 
 
 def test_a_file_without_end(tmp_path: Path) -> None:
@@ -323,11 +303,6 @@ def test_an_environment_that_nix_builds() -> None:
     text = '[environments.data]\nflake = "github:me/envs#data"\ninterpreter = "python3 -c"\n'
     settings = config_file.parse(text.encode(), "/etc/config.toml")
     assert settings.environments["data"].flake == "github:me/envs#data"
-
-
-def test_presets_have_their_older_names() -> None:
-    settings = config_file.parse(b'[environments.tools]\npreset = "shell"\n', "config.toml")
-    assert settings.environments["tools"].preset == "bash"
 
 
 @pytest.mark.parametrize(

@@ -3,15 +3,13 @@ nothing."""
 
 from __future__ import annotations
 
-import dataclasses
 import logging
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, get_type_hints
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from nsmd.config.config_file import parse
-from nsmd.config.reload import APPLIED, Reconfiguration, compare, merge
+from nsmd.config.reload import Reconfiguration, compare, merge
 from nsmd.model.events import Events, SupervisorEvent
 from nsmd.model.settings import Settings
 
@@ -95,15 +93,6 @@ def test_merged_settings_differ_from_the_wanted_ones_in_what_waits() -> None:
     ]
 
 
-def test_every_key_that_is_applied_exists() -> None:
-    known: set[str] = set()
-    for name, kind in get_type_hints(Settings).items():
-        known.add(name)
-        if dataclasses.is_dataclass(kind):
-            known |= {f"{name}.{field.name}" for field in dataclasses.fields(kind)}
-    assert known >= APPLIED
-
-
 class Bench:
     """A configuration whose file is `wanted`."""
 
@@ -170,10 +159,3 @@ async def test_a_mistake_changes_nothing(caplog: pytest.LogCaptureFixture) -> No
     assert bench.it.settings is before
     assert bench.happened == [{"asked_by": "SIGHUP", "problems": 2}]
     assert set(bench.wanted[1]) < set(caplog.messages)
-
-
-async def test_nothing_new() -> None:
-    bench = Bench()
-    bench.wanted = replace(Settings()), []
-    assert (await bench.it.reload("nsm")).changes == ()
-    assert bench.applied == []

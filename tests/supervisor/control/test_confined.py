@@ -32,7 +32,7 @@ async def _confined(it: Bench, scope: str = "box") -> Peer:
     return await it.connect(it.make_server(RUN, os.getuid(), scope))
 
 
-async def test_a_listener_for_code_alone_has_a_scope() -> None:
+def test_a_listener_for_code_alone_has_a_scope() -> None:
     with pytest.raises(ValueError, match="needs a boundary"):
         Access(uid=1, rights=RUN)
     assert Access(uid=1, rights=RUN, client_limits=ClientLimits(scope="box")).confined

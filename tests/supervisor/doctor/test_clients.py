@@ -22,12 +22,6 @@ def one(world: World) -> HostCheck:
     return row
 
 
-def test_none(world: World) -> None:
-    world.file("/home/me/.claude.json", json.dumps({"mcpServers": {"other": {"command": "x"}}}))
-    row = one(world)
-    assert (row.name, row.status) == ("clients", "ok")
-
-
 @pytest.mark.parametrize(
     ("client", "path", "text"),
     [

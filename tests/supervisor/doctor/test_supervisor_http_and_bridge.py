@@ -6,27 +6,22 @@ import os
 import socket
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+
 import pytest
+
 import samples
 from doctor_world import World, named
 from nsm.http.listen_address import Port
 from nsm.http.token import ensure
-from nsmd.doctor.supervisor import NAME, ask_supervisor, check_http
-from nsmd.http.service import bound
-from nsmd.model.settings import HttpSettings, Settings
-import os
-from typing import TYPE_CHECKING
-import pytest
-from doctor_world import World, named
 from nsmd.doctor import supervisor
-from nsmd.doctor.supervisor import check_bridge
+from nsmd.doctor.supervisor import NAME, ask_supervisor, check_bridge, check_http
+from nsmd.http.service import bound
 from nsmd.model.settings import BridgeSettings, HttpSettings, Settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from nsm.checks import HostCheck
     from nsm.checks import HostCheck
 
 

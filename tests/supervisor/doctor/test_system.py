@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-import pytest
-from doctor_world import World, named
-from nsmd.doctor.system import check_kernel, check_landlock
 import resource
+
 import pytest
+
 from doctor_world import World, named
-from nsmd.doctor.system import BORN_S, check_room, clock, descriptors, processes
+from nsmd.doctor.system import (
+    BORN_S,
+    check_kernel,
+    check_landlock,
+    check_room,
+    check_service,
+    clock,
+    descriptors,
+    processes,
+)
 from nsmd.model.settings import PoolSettings, SessionSettings, Settings
-import pytest
-from doctor_world import World, named
-from nsmd.doctor.system import check_service
 
 
 def test_a_host_that_forbids_nothing(world: World) -> None:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsmd.model.text import HeadTail, shortened
+from nsmd.model.text import HeadTail
 
 MARK = re.compile(r"\n\[\.\.\. (\d+) bytes left out \.\.\.\]\n")
 
@@ -46,14 +45,3 @@ def test_a_flood_takes_no_memory() -> None:
         kept.write(b"x" * 1000)
     assert len(kept._tail) <= 3000  # pyright: ignore[reportPrivateUsage]
     assert kept.result()[1] == 10_000_000 - 1000
-
-
-@pytest.mark.parametrize("text", ["", "short", "é" * 500])
-def test_what_fits_stays_as_it_is(text: str) -> None:
-    assert shortened(text, 1000) == (text, 0)
-
-
-def test_what_does_not_fit_is_shortened() -> None:
-    shown, omitted = shortened("é" * 501, 1000)
-    assert omitted == 2
-    assert MARK.search(shown)

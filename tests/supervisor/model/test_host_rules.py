@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from ipaddress import IPv4Address, IPv6Address, ip_address
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from nsmd.model.host_rules import (
     MAX_RULES,
     AllowList,
@@ -16,14 +18,8 @@ from nsmd.model.host_rules import (
     parse_rule,
     show_host,
 )
-from ipaddress import ip_address
-import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from nsmd.model.host_rules import AllowList
 from nsmd.model.limits import narrowed
 from nsmd.model.values import NetworkRule
-
 
 CANONICAL = [
     ("example.org", "example.org"),
@@ -115,7 +111,9 @@ REACH: list[tuple[list[str], str, int, bool]] = [
 
 
 @pytest.mark.parametrize(("patterns", "host", "port", "reached"), REACH)
-def test_a_list_permits_hosts_and_ports(patterns: list[str], host: str, port: int, reached: bool) -> None:
+def test_a_list_permits_hosts_and_ports(
+    patterns: list[str], host: str, port: int, reached: bool
+) -> None:
     assert AllowList.of(patterns).permits(parse_host(host), port) is reached
 
 

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from typing import Any
+
 import pytest
-from nsmd.model.packages import WantedPackages, npm_versions, why_no_packages
-import pytest
+
 from nsm.dataclass import replace
 from nsm.wire.errors import BadRequestError
 from nsmd.jail.templates.spec import can_preload
-from nsmd.manager.run_requests import check_runs_code
-from nsmd.model.packages import ImageReference, WantedPackages, check_packages, parse_image
+from nsmd.model.packages import (
+    ImageReference,
+    WantedPackages,
+    check_packages,
+    npm_versions,
+    parse_image,
+    why_no_packages,
+)
 from nsmd.model.values import Environment, ImageRoot
 
 

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from nsmd.model.policy import POLICY_PATH, MountRule, policy_of
+
+import pytest
+
+from nsmd.model.policy import POLICY_PATH, MountRule, jail_variables, limit_variables, policy_of
 from nsmd.model.values import (
+    NO_NETWORK,
     Artifact,
-    Enforcement,
     Environment,
     JailSizes,
     JailSpec,
-    NetworkRule,
     ProjectMount,
     ReadOnlyBind,
     SessionLimits,
 )
-import pytest
-from nsmd.model.policy import jail_variables, limit_variables
-from nsmd.model.values import NO_NETWORK, Artifact, Environment
-
 
 LIMITS = SessionLimits(processes=99, descriptors=512)
 

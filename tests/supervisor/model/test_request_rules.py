@@ -46,7 +46,7 @@ def takes(rule: str, method: str, target: bytes) -> bool:
         ("/x", b"/x\xc3\xa9", False),
     ],
 )
-def test_paths(path: str, target: bytes, *, expected: bool) -> None:
+def test_a_rule_takes_paths(path: str, target: bytes, *, expected: bool) -> None:
     assert takes(f"GET https://{HOST}{path}", "GET", target) is expected
 
 
@@ -61,7 +61,7 @@ def test_paths(path: str, target: bytes, *, expected: bool) -> None:
         ("*", "DELETE", True),
     ],
 )
-def test_methods(methods: str, method: str, *, expected: bool) -> None:
+def test_a_rule_takes_methods(methods: str, method: str, *, expected: bool) -> None:
     assert takes(f"{methods} https://{HOST}/*", method, b"/x") is expected
 
 
@@ -90,7 +90,7 @@ def test_methods(methods: str, method: str, *, expected: bool) -> None:
         b"/repos/x#y",
     ],
 )
-def test_paths_that_servers_read_in_several_ways(target: bytes) -> None:
+def test_paths_that_servers_read_in_several_ways_are_refused(target: bytes) -> None:
     with pytest.raises(UnclearPathError):
         clear_path(target)
 
@@ -112,7 +112,7 @@ def test_paths_that_servers_read_in_several_ways(target: bytes) -> None:
         ("GET https://me@example.org/x", "not a host name"),
     ],
 )
-def test_rules_that_are_none(text: str, expected: str) -> None:
+def test_a_wrong_rule_is_refused(text: str, expected: str) -> None:
     with pytest.raises(HostRuleError, match=expected):
         parse_rule(text)
 
@@ -158,7 +158,9 @@ def test_a_host_becomes_a_rule_for_all_its_requests() -> None:
         ("example.org", "GET https://*.github.com/repos/*", ("example.org",)),
     ],
 )
-def test_no_entry_leads_past_a_bound_s_rule(asked: str, bound: str, both: tuple[str, ...]) -> None:
+def test_no_entry_leads_past_the_rule_of_a_bound(
+    asked: str, bound: str, both: tuple[str, ...]
+) -> None:
     most = NetworkRule(mode="allow", allow=(bound, "*"))
     assert narrowed(NetworkRule(mode="allow", allow=(asked,)), most).allow == both
 

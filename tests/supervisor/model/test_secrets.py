@@ -5,16 +5,14 @@ from __future__ import annotations
 import pytest
 
 from nsmd.model.secrets import (
-    SecretHost,
     SecretRuleError,
     SecretSource,
     parse_secret,
-    parse_source,
     same_header,
 )
 
 
-def test_a_secret() -> None:
+def test_a_secret_has_a_source_hosts_and_uses() -> None:
     secret = parse_secret(
         "github",
         "command: gh auth 'the token'",
@@ -44,7 +42,7 @@ def test_a_secret() -> None:
         ("a.example", 443, False),
     ],
 )
-def test_hosts_of_a_secret(host: str, port: int, is_for: bool) -> None:
+def test_a_secret_is_for_its_hosts_and_ports(host: str, port: int, is_for: bool) -> None:
     hosts = ["api.github.com", "*.github.com", "a.example:8443"]
     assert parse_secret("x", "file: /x", hosts, ["env: X"]).is_for(host, port) is is_for
 
@@ -75,7 +73,9 @@ def test_hosts_of_a_secret(host: str, port: int, is_for: bool) -> None:
         ("x", "file: /x", ["a.example"], ["header: A", "header: a: B"], "twice"),
     ],
 )
-def test_mistakes(name: str, source: str, hosts: list[str], uses: list[str], expected: str) -> None:
+def test_errors_name_the_mistake_and_never_the_value(
+    name: str, source: str, hosts: list[str], uses: list[str], expected: str
+) -> None:
     with pytest.raises(SecretRuleError, match=expected) as caught:
         parse_secret(name, source, hosts, uses)
     assert "SECRET" not in str(caught.value)
@@ -92,16 +92,10 @@ def test_mistakes(name: str, source: str, hosts: list[str], uses: list[str], exp
         ("a.example", "a.example:8443", False),
     ],
 )
-def test_two_secrets_that_add_one_header(first: str, second: str, clash: bool) -> None:
+def test_two_secrets_for_one_header_of_one_host_clash(first: str, second: str, clash: bool) -> None:
     uses = ["header: Authorization: Bearer"]
     one = parse_secret("one", "file: /x", [first], uses)
     two = parse_secret("two", "file: /x", [second], ["header: authorization: token"])
     assert (same_header([one, two]) is not None) is clash
     assert (same_header([two, one]) is not None) is clash
     assert same_header([one, parse_secret("x", "file: /x", [first], ["env: X"])]) is None
-
-
-def test_words_of_a_source() -> None:
-    assert parse_source("keyring: git me").words == ("git", "me")
-    assert parse_source("file: ~/token").words == ("~/token",)
-    assert SecretHost(name="a.example", port=443).text == "a.example"

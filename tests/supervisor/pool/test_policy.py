@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from nsmd.model.settings import PoolSettings
 from nsmd.pool.policy import (
     EXPECTED_S,
@@ -23,11 +25,7 @@ from nsmd.pool.policy import (
     refill_at,
     starts_at_once,
 )
-import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from nsmd.pool.pool import BURST_HALF_LIFE_S, MAX_BURST, RATE_S, Demand, Refills
-
 
 GIB = 1 << 30
 MIB = 1 << 20

@@ -142,12 +142,6 @@ async def test_the_second_taker_finds_a_session_ready() -> None:
         assert (it.pool.hits, it.pool.misses) == (1, 1)
 
 
-async def test_kinds_are_kept_apart() -> None:
-    async with bench() as it:
-        await it.serve(spec(PYTHON))
-        assert it.pool.take_spare(spec(BASH)).spec == spec(BASH)
-
-
 async def test_a_refill_lets_the_call_that_caused_it_go_first() -> None:
     async with bench() as it:
         await it.serve(spec())
@@ -252,12 +246,6 @@ async def test_what_nobody_asks_for_is_given_up() -> None:
         assert it.pool.kinds == ()
 
 
-async def test_no_spares_at_all() -> None:
-    async with bench(max_spares=0) as it:
-        await it.serve(spec())
-        assert it.pool.spares == 0
-
-
 async def test_a_kind_that_is_expected_is_kept_ready_for_a_while() -> None:
     async with bench() as it:
         it.pool.expect(spec(BASH))
@@ -309,16 +297,6 @@ async def test_what_cannot_start_is_tried_less_and_less_often() -> None:
         assert it.pool.spares == 2
         (kind,) = it.pool.kinds
         assert kind.failures == 0
-
-
-async def test_a_caller_starts_what_refills_are_put_off_for() -> None:
-    async with bench() as it:
-        it.launcher.fail = StartFailedError("bwrap: no")
-        it.pool.take_spare(spec())
-        await trio.sleep(10)
-        it.launcher.fail = None
-        await it.serve(spec())
-        assert it.pool.spares == 2
 
 
 async def test_pressure_on_memory_empties_the_pool() -> None:

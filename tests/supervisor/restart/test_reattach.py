@@ -388,16 +388,6 @@ async def test_open_transfers_are_ended() -> None:
     assert closed == [("q3", False), ("q4", False)]
 
 
-async def test_ids_of_questions_are_not_those_of_an_earlier_supervisor() -> None:
-    async def script(agent: FakeAgent) -> None:
-        await agent.send_raw(resumed())
-        await serve(agent)
-
-    async with taken_up(script) as it:
-        await it.back()
-        assert it.session.requests.new_id() == "q2.1"
-
-
 @pytest.mark.parametrize(
     ("said", "reason"),
     [

@@ -168,8 +168,3 @@ async def test_without_descriptors_the_names_are_told(monkeypatch: pytest.Monkey
             assert copies_of(lambda: session_store.everything([it])) == {}
         assert len(names) == 2
         store.close()
-
-
-def test_names_tell_sessions() -> None:
-    assert session_id_of("session-0badcafe.12") == "0badcafe"
-    assert session_id_of("session-0badcafe") == "0badcafe"

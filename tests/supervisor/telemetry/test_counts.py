@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
+import math
+import random
 import time
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
+
 import pytest
 import trio
 import trio.testing
+
 from control_bench import Bench, bench
 from fakes import CAPABILITIES
 from nsm.wire.errors import AuditFailedError, BadRequestError, NsmError, StartFailedError
 from nsm.wire.messages import Cancel
 from nsmd.bridge.calls import ProgramCall
 from nsmd.bridge.programs import Caller, ProgramEnd, RecordedCall
-from nsmd.model.values import LimitEvent, RunOutcome, Sources, Tenancy
+from nsmd.model.values import LimitEvent, Sources, Tenancy
 from nsmd.ports.port_manager import PortTraffic
 from nsmd.telemetry import Surroundings, Telemetry
 from nsmd.telemetry import counts as counting
+from nsmd.telemetry.counts import BOUNDS, SHOWN, Histogram, together
 from nsmd.telemetry.telemetry import PASSES, PAUSE_S
 from outcomes_agent import outcomes
 from virtual_time import virtual_time
-import math
-import random
-from itertools import pairwise
-import pytest
-from nsmd.telemetry.counts import BOUNDS, SHOWN, Histogram, together
 
 if TYPE_CHECKING:
     from fakes import FakeAgent, FakeJail

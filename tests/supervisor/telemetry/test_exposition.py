@@ -10,10 +10,8 @@ import pytest
 from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-import metrics_page
 from control_bench import bench
 from nsm._version import __version__
-from nsmd.telemetry import counts
 from nsmd.telemetry.counts import FAMILIES, Histogram
 from nsmd.telemetry.exposition import text_of
 
@@ -110,19 +108,3 @@ def _started_at() -> float:
     import os
 
     return int(boot) + int(stat[19]) / os.sysconf("SC_CLK_TCK")
-
-
-def test_names_are_as_prometheus_wants_them() -> None:
-    table = Path(counts.__file__).read_text()
-    names = re.findall(r"(?m)^([a-z_]+) (?:counter|gauge|histogram)\b", table)
-    assert sorted(names) == sorted(FAMILIES), "none is there twice"
-    for family in FAMILIES.values():
-        assert re.fullmatch(r"(nsm|process)_[a-z_]+", family.name)
-        assert not family.name.endswith(("_total", "_count", "_sum", "_bucket"))
-        if family.kind == "histogram":
-            assert family.name.endswith("_seconds")
-        assert family.help.endswith(".")
-        assert set(family.labels) <= set(metrics_page.LABELS)
-    assert {label for family in FAMILIES.values() for label in family.labels} == set(
-        metrics_page.LABELS
-    )

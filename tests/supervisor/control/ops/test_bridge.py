@@ -93,31 +93,6 @@ async def test_a_person_is_told_of_all_and_of_what_is_wrong(place: Place) -> Non
     assert set(problem) == {"source", "line", "reason", "name"}
 
 
-async def test_a_file_that_has_just_come_is_seen(place: Place) -> None:
-    peer = await place.person()
-    place.programs.script("another", "true")
-    names = [row["name"] for row in (await peer.call("bridge_programs"))["programs"]]
-    assert names == ["another", "deploy", "restart-db"]
-
-
-async def test_a_person_reads_what_the_file_says_now(place: Place) -> None:
-    peer = await place.person()
-    place.programs.script("deploy", "true", max_args=7)
-    answer = await peer.call("bridge_help", program="deploy")
-    assert answer["documentation"] == "How to use deploy."
-    assert answer["program"]["max_args"] == 7
-
-
-async def test_a_bridge_that_is_off_says_so() -> None:
-    async with bench() as it:
-        peer = await it.connect()
-        answer = await peer.call("bridge_programs")
-        assert answer == {"enabled": False, "programs": [], "problems": []}
-        for op in ("bridge_help", "bridge_run"):
-            with pytest.raises(BadRequestError, match="The bridge is off"):
-                await peer.call(op, program="deploy")
-
-
 async def test_a_box_is_told_of_its_own_and_nothing_of_the_host(place: Place) -> None:
     peer = await place.box("restart-db", "later")
     answer = await peer.call("bridge_programs")
@@ -131,21 +106,13 @@ async def test_a_box_is_told_of_its_own_and_nothing_of_the_host(place: Place) ->
     assert (await peer.call("bridge_run", program="restart-db"))["exit_code"] == 0
 
 
-async def test_a_box_without_programs_has_no_such_right(place: Place) -> None:
+async def test_calls_of_a_box_without_programs_are_refused_and_written_down(place: Place) -> None:
     server = place.it.make_server(frozenset({"run"}), os.getuid(), "box")
     peer = await place.it.connect(server)
     for op in ("bridge_programs", "bridge_help", "bridge_run"):
         with pytest.raises(ForbiddenError) as caught:
-            await peer.call(op, program="deploy")
-        assert "`nsm box --bridge NAME,...`" in (caught.value.hint or "")
-
-
-async def test_what_a_box_without_programs_asks_for_is_written_down(place: Place) -> None:
-    server = place.it.make_server(frozenset({"run"}), os.getuid(), "box")
-    peer = await place.it.connect(server)
-    for op in ("bridge_programs", "bridge_help", "bridge_run"):
-        with pytest.raises(ForbiddenError):
             await peer.call(op, program="deploy", arguments=["eu"])
+        assert "`nsm box --bridge NAME,...`" in (caught.value.hint or "")
     await place.it.bridge.close()  # which waits for its line
     (record,) = place.programs.records()
     assert (record["event"], record["client"], record["scope"]) == ("refused", "test", "box")
@@ -194,12 +161,6 @@ async def test_an_answer_fits_into_a_frame(place: Place, monkeypatch: pytest.Mon
     assert (answer["stdout_omitted"], answer["stderr_omitted"]) == (20_000, 10_000)
     assert answer["stdout"].endswith("0")
     assert "\n[... 20000 bytes left out ...]\n" in answer["stdout"]
-
-
-async def test_who_does_not_ask_for_lines_gets_none(place: Place) -> None:
-    peer = await place.person()
-    answer = await peer.call("bridge_run", program="deploy", arguments=["eu"])
-    assert (answer["stdout"], peer.events) == ("to eu\n", [])
 
 
 @pytest.mark.parametrize(
@@ -265,7 +226,7 @@ async def test_a_client_that_comes_back_finds_its_call(place: Place) -> None:
     assert [each["event"] for each in place.programs.records()] == ["start", "end"]
 
 
-async def test_a_client_that_does_not_read_costs_a_bounded_amount(
+async def test_lines_for_a_client_that_does_not_read_are_bounded(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each of 1900 lines has a kilobyte: all of them are told when the program has ended."""

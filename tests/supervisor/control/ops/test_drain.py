@@ -193,7 +193,7 @@ async def test_an_end_follows_a_drain_that_is_over_already() -> None:
 @pytest.mark.parametrize(
     ("kind", "then"), [("systemd", "leave"), ("keeper", "end"), ("none", "end")]
 )
-async def test_sessions_are_left_to_the_service_manager_only(kind: StoreKind, then: How) -> None:
+def test_sessions_are_left_to_the_service_manager_only(kind: StoreKind, then: How) -> None:
     store = NoStore()
     store.kind = kind
     assert after_sigterm(store) == then

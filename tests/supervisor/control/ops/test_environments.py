@@ -14,7 +14,6 @@ import trio
 from artifact_files import write_artifact
 from control_bench import Bench, Peer, bench
 from fake_nix import FakeNix
-from nsm.wire.errors import BadRequestError, UnknownEnvironmentError
 from nsm.wire.messages import Cancel
 from nsmd.control.ops import environments
 
@@ -123,30 +122,3 @@ async def test_following_a_log_sees_an_end_that_comes_while_it_reads(
         over.set()
         with trio.fail_after(ANSWER_TIMEOUT_S):
             assert (await peer.answer(id_))["environment"]["state"] == "ready"
-
-
-async def test_a_failure_is_in_the_row(nix: FakeNix, tmp_path: Path) -> None:
-    reference = nix.builds("bad", ("log", ["gcc: no"]), ("fail", "builder failed"))
-    async with opened(nix, tmp_path) as it:
-        peer = await it.connect()
-        row = (await peer.call("env_add", reference=reference, wait=True))["environment"]
-        assert row["cause"] == "error: builder failed"
-        assert "bad> gcc: no" in row["error"]
-        assert "nsm env log bad" in row["hint"]
-        science(nix, tmp_path)
-        nix.builds("bad", ("out", str(tmp_path / "store" / "science")))
-        (row,) = (await peer.call("env_update", targets=["bad"], wait=True))["environments"]
-        assert (row["name"], row["state"], row["cause"]) == ("science", "ready", None)
-
-
-async def test_what_cannot_be_meant(nix: FakeNix, tmp_path: Path) -> None:
-    async with opened(nix, tmp_path) as it:
-        peer = await it.connect()
-        with pytest.raises(BadRequestError, match="begins with '-'"):
-            await peer.call("env_add", reference="--expr")
-        with pytest.raises(BadRequestError, match="targets"):
-            await peer.call("env_remove")
-        with pytest.raises(UnknownEnvironmentError, match="nothing"):
-            await peer.call("env_log", target="nothing")
-        with pytest.raises(UnknownEnvironmentError, match="nothing"):
-            await peer.call("env_update", targets=["nothing"])

@@ -19,8 +19,6 @@ from typing import Any
 
 import pytest
 import trio
-from hypothesis import given
-from hypothesis import strategies as st
 
 from nsm import below
 from nsmd.sessions.changes import (
@@ -291,12 +289,6 @@ def test_paths_are_bounded_together(world: World, monkeypatch: pytest.MonkeyPatc
     world.write("d" * 30, "x")
     with pytest.raises(comparison.TooManyChangesError):
         world.compare()
-
-
-@given(st.lists(st.text("a-/.\x01", min_size=1)))
-def test_paths_are_sorted_as_a_tree_is(paths: list[str]) -> None:
-    by_parts = sorted(paths, key=lambda path: path.split("/"))
-    assert sorted(paths, key=comparison.in_tree) == by_parts
 
 
 def test_nothing_is_written_through_links_of_the_host(world: World) -> None:

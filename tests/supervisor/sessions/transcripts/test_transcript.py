@@ -135,30 +135,6 @@ def end_of(found: list[Entry]) -> ExecutionEnd:
     return end
 
 
-async def test_an_execution_without_an_outcome_says_why_and_how_long(
-    it: Bench, autojump_clock: trio.abc.Clock
-) -> None:
-    it.begin()
-    await trio.sleep(3)
-    it.transcript.finish(SessionEndedError("gone"))
-    end = end_of(entries(it.transcript.read()))
-    assert end.exit_code is None
-    assert end.duration_s == pytest.approx(3)
-    assert isinstance(end.error, SessionEndedError)
-
-
-async def test_what_never_ran_is_there_with_its_end(it: Bench) -> None:
-    it.begin("first")
-    it.transcript.never_ran("q", request("second", "other"), SessionEndedError("gone"))
-    it.transcript.finish(SessionEndedError("gone"))
-    it.transcript.close("gone")
-    starts = [e for e in entries(it.transcript.read()) if isinstance(e, ExecutionStart)]
-    assert [(e.number, e.client, e.code) for e in starts] == [
-        (1, "nsm", "first"),
-        (2, "other", "second"),
-    ]
-
-
 async def test_only_the_last_few(it: Bench) -> None:
     for number in range(5):
         it.run(str(number))
@@ -188,16 +164,6 @@ async def test_a_follower_waits_without_polling_and_may_stop(it: Bench) -> None:
         await trio.testing.wait_all_tasks_blocked()
         assert len(found) == 3
         reader.stop()
-
-
-async def test_output_that_began_before_somebody_came(it: Bench) -> None:
-    it.begin(streamed=True)
-    it.say("before ")
-    reading = iter(it.transcript.read(follow=True))
-    found = [next(reading) for _ in range(3)]
-    assert found[2] == OutputPiece("e1", "stdout", "before ", 0)
-    it.say("after")
-    assert next(reading) == OutputPiece("e1", "stdout", "after", 0)
 
 
 async def test_what_was_printed_before_the_session_died_is_kept(it: Bench) -> None:
@@ -540,22 +506,6 @@ async def test_jobs_are_told_in_order(it: Bench) -> None:
     assert end == JobEnd("1", "make 'the test'", "error", 2, 0, 1.5, 300)
     for entry in (start, end):
         assert wire.entry(*wire.to_wire(entry)) == entry
-
-
-@pytest.mark.parametrize(
-    ("changes", "outcome"),
-    [
-        ({}, "ok"),
-        ({"exit_code": 1}, "error"),
-        ({"exit_code": 143, "signal": 15, "stopped": True}, "stopped"),
-        ({"exit_code": 137, "signal": 9, "stopped": True, "timed_out": True}, "timeout"),
-    ],
-)
-async def test_the_end_of_a_job_in_a_word(it: Bench, changes: dict[str, Any], outcome: str) -> None:
-    it.end_job("1", **changes)
-    _, end = entries(it.transcript.read())
-    assert isinstance(end, JobEnd)
-    assert end.outcome == outcome
 
 
 async def test_a_follower_sees_jobs_while_code_runs(it: Bench) -> None:
