@@ -2,7 +2,7 @@
 explained, started.
 
 All three together stay under 250 tokens (at four characters each);
-`tests/supervisor/mcp/test_bridge_schema.py` measures.
+`tests/supervisor/mcp/test_describe.py` measures.
 """
 
 from __future__ import annotations

@@ -95,11 +95,6 @@ def test_the_next_program_has_all_that_was_handed_over_and_nothing_else() -> Non
     }
 
 
-def test_leaving_ends_the_process_and_no_more() -> None:
-    process = left("leave")
-    assert (process.returncode, process.stdout, process.stderr) == (0, "", "")
-
-
 class Given:
     """Two descriptors to hand over."""
 
@@ -127,7 +122,7 @@ def given() -> Generator[Given]:
         yield Given((one.fileno(), other.fileno()))
 
 
-def test_what_is_handed_over_is_taken_once(given: Given) -> None:
+def test_descriptors_handed_over_are_taken_once(given: Given) -> None:
     variables = given.variables()
     expected = HandedOver(listener=given.listener, own=None, lock=given.lock, kept={})
     assert take_over(variables) == expected
@@ -145,7 +140,7 @@ def test_what_is_handed_over_is_taken_once(given: Given) -> None:
     ],
     ids=str,
 )
-def test_what_is_not_understood_is_left(
+def test_an_unreadable_handover_is_left_and_logged(
     given: Given, changes: dict[str, object], caplog: pytest.LogCaptureFixture
 ) -> None:
     assert take_over(given.variables(**changes)) is None
@@ -214,7 +209,7 @@ def test_a_holder_gives_what_it_has_and_is_kept(start: Start) -> None:
     store.end()
 
 
-def test_what_is_handed_over_comes_before_what_others_have(start: Start) -> None:
+def test_descriptors_handed_over_win_over_those_of_a_holder(start: Start) -> None:
     start.left_in_a_holder("session-a", "session-b")
     mine = start.some("session-a", "session-c")
     handed = HandedOver(listener=0, own=None, lock=0, kept=mine)
@@ -323,7 +318,7 @@ def stopped(monkeypatch: pytest.MonkeyPatch) -> set[int]:
     return pids
 
 
-async def test_what_comes_while_a_holder_does_not_answer_is_held_by_another(
+async def test_another_holder_keeps_what_comes_while_the_first_is_silent(
     start: Start, stopped: set[int]
 ) -> None:
     """Both come together when it answers, and one of them ends."""

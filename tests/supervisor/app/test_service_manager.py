@@ -67,12 +67,12 @@ def test_the_socket_is_taken_once_and_is_not_passed_on(tmp_path: Path) -> None:
         pytest.param(passed("0"), id="none"),
     ],
 )
-def test_what_is_not_for_us_is_left_alone(environment: dict[str, str]) -> None:
+def test_descriptors_for_another_process_are_left_alone(environment: dict[str, str]) -> None:
     assert take_passed(environment, first_fd=-1) == PassedDescriptors()
     assert not set(LISTEN_VARIABLES) & set(environment)
 
 
-def test_what_was_kept_is_told_from_the_socket(tmp_path: Path) -> None:
+def test_kept_descriptors_are_told_from_the_socket(tmp_path: Path) -> None:
     with listener(tmp_path / "s") as original, ExitStack() as stack:
         # In one row, as a manager passes them: only above all that is open there is room for sure.
         first = max(map(int, os.listdir("/proc/self/fd"))) + 1
@@ -90,7 +90,7 @@ def test_what_was_kept_is_told_from_the_socket(tmp_path: Path) -> None:
         assert not any(map(os.get_inheritable, fds))
 
 
-def test_what_only_another_version_knows_is_kept_too(tmp_path: Path) -> None:
+def test_descriptors_of_an_unknown_name_are_kept(tmp_path: Path) -> None:
     """The supervisor starts, and leaves it alone."""
     with listener(tmp_path / "s") as original, open(os.devnull, "rb") as null:
         first = max(map(int, os.listdir("/proc/self/fd"))) + 1
@@ -117,7 +117,7 @@ def test_only_one_is_taken(count: str) -> None:
         take_passed(passed(count))
 
 
-def test_what_cannot_serve_is_refused_and_closed(tmp_path: Path) -> None:
+def test_a_descriptor_that_cannot_serve_is_refused_and_closed(tmp_path: Path) -> None:
     def refused(fd: int) -> str:
         with pytest.raises(ServiceManagerError) as caught:
             take_passed(passed(), first_fd=fd)

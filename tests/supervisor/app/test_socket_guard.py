@@ -101,7 +101,7 @@ def replace_directory(place: Path) -> None:
 
 
 @pytest.mark.parametrize("fault", [remove_socket, remove_all, move_directory, replace_directory])
-async def test_it_is_there_again_and_nobody_is_disturbed(place: Path, fault: object) -> None:
+async def test_a_socket_that_is_removed_is_there_again(place: Path, fault: object) -> None:
     assert callable(fault)
     async with guarded(place):
         early = await greeted(place)
@@ -130,7 +130,7 @@ async def test_a_lock_that_is_removed_is_held_again(place: Path) -> None:
         assert identity_of(str(place / LOCK)) == (held.st_dev, held.st_ino)
 
 
-async def test_what_is_in_its_place_is_left_alone_and_said(
+async def test_a_socket_of_others_in_its_place_is_left_and_logged(
     place: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with socket.socket(socket.AF_UNIX) as other:

@@ -51,7 +51,7 @@ def test_records_of_a_version_are_read(path: Path) -> None:
     assert unreadable(in_store) == {}
 
 
-def test_what_this_version_cannot_use_is_named() -> None:
+def test_records_that_this_version_cannot_use_are_named() -> None:
     (session, _), (spec, _) = (record_samples.samples()[each] for each in ("session-", "spec-"))
     newer = spec.replace("nsm-record 1 ", "nsm-record 9 ", 1)
     needs_it = session.replace('"spec":"text"', '"spec":"spec-text"')

@@ -45,7 +45,9 @@ def line(letter: str, length: int = 40) -> bytes:
     return letter.encode() * (length - 1) + b"\n"
 
 
-def test_it_is_ours_alone_and_appended_to(path: Path, opened: Callable[[], AuditFile]) -> None:
+def test_the_audit_file_is_private_and_appended_to(
+    path: Path, opened: Callable[[], AuditFile]
+) -> None:
     path.write_bytes(line("a", 10))
     path.chmod(0o644)
     opened().append(line("b", 10))
@@ -91,7 +93,7 @@ def test_two_supervisors_rotate_together(path: Path, opened: Callable[[], AuditF
     assert written == b"".join(line(letter) for letter in "dDeEfF")
 
 
-def test_nothing_is_kept_beside_where_none_is_wanted(path: Path) -> None:
+def test_no_older_file_is_kept_where_none_is_wanted(path: Path) -> None:
     file = AuditFile(str(path), max_bytes=50, keep=0)
     file.append(line("a"))
     file.append(line("b"))
@@ -111,7 +113,7 @@ def test_a_line_that_was_cut_does_not_cut_the_next(
 
 
 @pytest.mark.parametrize("kind", ["link", "fifo", "directory"])
-def test_what_is_no_file_is_left_alone(
+def test_a_path_that_is_no_file_is_refused(
     path: Path, opened: Callable[[], AuditFile], kind: str
 ) -> None:
     other = path.with_name("other")

@@ -84,7 +84,7 @@ async def test_a_session_from_beginning_to_end(tmp_path: Path) -> None:
     assert not any("code" in line for line in lines)
 
 
-async def test_what_runs_for_long_has_a_line_at_its_beginning(tmp_path: Path) -> None:
+async def test_long_code_has_a_line_at_its_beginning(tmp_path: Path) -> None:
     async with trail(tmp_path) as it:
         peer = await it.it.connect()
         running = await peer.start("run", env="python", code="wait", session="a")
@@ -113,7 +113,7 @@ async def test_code_is_a_hash_unless_configured(tmp_path: Path, *, whole: bool) 
     assert line.get("code") == (code if whole else None)
 
 
-async def test_what_never_ran_is_no_execution(tmp_path: Path) -> None:
+async def test_code_that_never_ran_has_the_outcome_not_run(tmp_path: Path) -> None:
     async with trail(tmp_path) as it:
         peer = await it.it.connect()
         first = await peer.start("run", env="python", code="wait", session="a")

@@ -261,7 +261,7 @@ def test_a_file_without_end(tmp_path: Path) -> None:
         config_file.load(str(file))
 
 
-def test_what_is_set_is_what_is_shown() -> None:
+def test_settings_that_are_shown_can_be_read_again() -> None:
     text = b"""
     [defaults]
     timeout_seconds = 5
@@ -315,7 +315,7 @@ def test_a_project_is_found_from_the_file_that_names_it(path: str, meant: str) -
     assert settings.project.path == meant
 
 
-def test_what_only_others_read_is_accepted_and_named(tmp_path: Path) -> None:
+def test_keys_for_other_programs_are_accepted_and_named(tmp_path: Path) -> None:
     file = tmp_path / "config.toml"
     file.write_text(
         """

@@ -73,7 +73,9 @@ def told(old: str, new: str) -> list[tuple[str, str, str, bool]]:
         ),
     ],
 )
-def test_what_differs(old: str, new: str, changes: list[tuple[str, str, str, bool]]) -> None:
+def test_a_comparison_names_each_changed_key(
+    old: str, new: str, changes: list[tuple[str, str, str, bool]]
+) -> None:
     assert told(old, new) == changes
 
 
@@ -123,7 +125,7 @@ class Bench:
         self.happened.append(dict(event.facts))
 
 
-async def test_what_can_be_applied_is(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_reload_applies_what_it_can(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     bench = Bench()
     bench.wanted = settings("[pool]\nmax_spares = 4\n[defaults]\nprocesses = 99"), []

@@ -75,9 +75,7 @@ async def test_another_projects_session_is_named_by_id_or_scope(shop: Path, word
         assert mine["id"] != id_
 
 
-async def test_what_was_asked_for_and_is_not_so_is_refused_with_both_values(
-    shop: Path, words: Path
-) -> None:
+async def test_an_error_names_the_wanted_and_the_real_value(shop: Path, words: Path) -> None:
     async with bench() as it:
         peer = await _client(it, words)
         id_ = str((await _run(peer, "work", shop))["id"])

@@ -41,7 +41,7 @@ async def received(client: socket.socket, count: int) -> bytes:
     return data
 
 
-async def test_what_fits_is_there_at_once() -> None:
+async def test_data_that_fits_is_written_at_once() -> None:
     async with a_client() as (outgoing, client, _):
         outgoing.put(b"one")
         outgoing.put(b"two")
@@ -108,7 +108,7 @@ async def test_a_client_that_is_gone_ends_its_tasks() -> None:
         assert nursery.cancel_scope.cancelled_caught
 
 
-async def test_nothing_is_written_once_the_socket_is_not_ours() -> None:
+async def test_a_closed_connection_is_not_written_to() -> None:
     async with a_client() as (outgoing, client, _):
         outgoing.close()
         outgoing.put(b"somebody else's by now")
@@ -170,7 +170,7 @@ async def test_a_reader_waits_for_the_first_piece(autojump_clock: trio.abc.Clock
         stream.put(piece("x"))
 
 
-async def test_what_waits_for_one_client_is_bounded_together() -> None:
+async def test_output_that_waits_for_one_client_is_bounded_together() -> None:
     room = Room()
     streams = [OutputStream(room) for _ in range(100)]
     for stream in streams:

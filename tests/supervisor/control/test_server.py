@@ -96,7 +96,7 @@ async def test_a_cancel_right_behind_its_request_is_not_lost() -> None:
         assert (await peer.answer(id_))["interrupted"] is True
 
 
-async def test_one_execution_is_interrupted_and_no_other() -> None:
+async def test_interrupt_ends_the_named_execution_and_no_other() -> None:
     async with bench() as it:
         peer, other = await it.connect(), await it.connect()
         args = {"env": "python", "code": "wait", "session": "a"}

@@ -140,7 +140,7 @@ def test_a_link_to_ours_is_ours(world: World) -> None:
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "null", '{"mcpServers": []}', "\0", "[" * 100_000])
-def test_what_is_not_understood_is_passed_over(world: World, text: str) -> None:
+def test_files_that_are_not_understood_are_passed_over(world: World, text: str) -> None:
     for place in PLACES:
         world.file(place.path.replace("~", "/home/me").replace("./", "/home/me/work/"), text)
     assert one(world).name == "clients"

@@ -62,7 +62,7 @@ def rows(world: GpuWorld, *devices: str, error: NVMLError | None = None) -> list
     return list(check_devices(settings, world.host, reader))
 
 
-def test_what_was_found(tmp_path: Path) -> None:
+def test_devices_and_libraries_of_a_gpu_are_told(tmp_path: Path) -> None:
     world = nvidia_world(tmp_path)
     world.write("/usr/bin/gcc", "").chmod(0o755)
     environment, use, compiler = rows(world, "nvidia:0")
@@ -75,7 +75,7 @@ def test_what_was_found(tmp_path: Path) -> None:
     assert compiler.detail == "/usr/bin/gcc, for `torch.compile`"
 
 
-def test_what_is_missing(tmp_path: Path) -> None:
+def test_missing_parts_of_a_gpu_are_told(tmp_path: Path) -> None:
     world = nvidia_world(tmp_path)
     _, use, compiler = rows(world, "nvidia", error=NVMLError(18))
     assert (use.status, "older module" in use.detail) == ("warn", True)

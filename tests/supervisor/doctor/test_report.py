@@ -198,7 +198,9 @@ def test_nix_is_optional_but_what_is_there_should_work(tmp_path: Path) -> None:
     assert "asks for 2.18" in check_nix(find_nix(str(usable.folder), {}, home)).detail
 
 
-def test_what_container_images_lack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_programs_that_images_need_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     program = tmp_path / "skopeo"
     monkeypatch.setattr("nsmd.doctor.report.ZSTD", str(program))
     assert "need skopeo: " in (lacking := check_images(str(tmp_path))).detail
@@ -319,7 +321,7 @@ def test_forking_is_tried() -> None:
 
 @needs_bwrap
 @pytest.mark.jail
-def test_where_sessions_cannot_be_forked_it_says_which_step_failed(
+def test_the_failed_step_of_a_fork_is_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     launcher = new_launcher()
@@ -336,7 +338,7 @@ def test_where_sessions_cannot_be_forked_it_says_which_step_failed(
     assert "docs/explanation/security.md" in check.fix
 
 
-def test_who_may_reach_what_is_said_where_anybody_may() -> None:
+def test_environments_with_a_network_are_told() -> None:
     assert check_network(Settings(), "abstract sockets are open") is None
     settings = Settings(
         environments={

@@ -67,14 +67,16 @@ def hello(version: str) -> bytes:
     return ServerConnection().send(Hello(name="nsm-supervisor", program_version=version, pid=4711))
 
 
-def test_nobody_has_been_there(host: Host) -> None:
+def test_no_supervisor_is_well(host: Host) -> None:
     row = named(check_places(host), "supervisor")
     assert (row.status, row.detail) == ("ok", "none runs; the first command starts one")
     assert named(check_places(host), "room for state").status == "ok"
 
 
 @pytest.mark.parametrize(("version", "status"), [("1.2.3", "ok"), ("1.2.2", "warn")])
-def test_one_runs(host: Host, version: str, status: str) -> None:
+def test_a_running_supervisor_is_told_with_its_version(
+    host: Host, version: str, status: str
+) -> None:
     with listening(host.socket, hello(version)):
         row = named(check_places(host), "supervisor")
     assert row.status == status
@@ -83,7 +85,7 @@ def test_one_runs(host: Host, version: str, status: str) -> None:
 
 
 @pytest.mark.parametrize("answer", [b"", b"\0\0\0\1\xff"])
-def test_one_that_does_not_answer(host: Host, answer: bytes) -> None:
+def test_a_silent_supervisor_is_a_warning(host: Host, answer: bytes) -> None:
     with listening(host.socket, answer):
         row = named(check_places(host), "supervisor")
     assert (row.status, "does not answer" in row.detail) == ("warn", True)
@@ -198,7 +200,7 @@ WELL = samples.status(
         ({"survival": {"unread": "1 x session"}}, "restart", "warn", "1 x session"),
     ],
 )
-def test_what_the_supervisor_says_of_its_records(
+def test_faults_of_the_audit_and_of_restarts_are_told(
     said: dict[str, Any],
     name: str,
     status: str,

@@ -48,7 +48,7 @@ def said(world: World, **changes: Any) -> HostCheck:
     return named(check_http(world.host, on(), say=lambda _: facts), NAME)
 
 
-def test_what_the_supervisor_says(world: World) -> None:
+def test_the_state_of_http_is_told(world: World) -> None:
     url = "http://127.0.0.1:7643/mcp"
     assert (said(world).status, said(world).detail) == ("ok", url)
     off = said(world, enabled=False, url="")
@@ -93,7 +93,7 @@ def test_a_port_that_the_next_supervisor_would_find_taken(
         assert "nsm http token --rotate" in check.fix
 
 
-def test_what_the_kernel_prints_is_understood(world: World) -> None:
+def test_the_table_of_ports_of_this_kernel_is_read(world: World) -> None:
     here = replace(world.host, root="/", uid=os.geteuid(), socket="/nowhere", state="/nowhere")
     with bound(Port("127.0.0.1", 0)) as other:
         listen = f"127.0.0.1:{other.getsockname()[1]}"
@@ -127,7 +127,7 @@ def test_the_token(world: World) -> None:
     assert "open to others" in token().detail
 
 
-def test_who_does_not_answer_as_a_supervisor_is_none(tmp_path: Path) -> None:
+def test_a_socket_without_a_supervisor_has_no_state_of_http(tmp_path: Path) -> None:
     path = str(tmp_path / "s")
     assert ask_supervisor(path) is None
     with socket.socket(socket.AF_UNIX) as listener:

@@ -34,7 +34,9 @@ def test_a_host_that_forbids_nothing(world: World) -> None:
         ("/sys/module/user_namespace/parameters/enable", "N", "user_namespace.enable=1"),
     ],
 )
-def test_what_forbids_user_namespaces(world: World, path: str, text: str, fix: str) -> None:
+def test_the_setting_that_forbids_user_namespaces_is_told(
+    world: World, path: str, text: str, fix: str
+) -> None:
     world.file(path, f"{text}\n")
     row = named(check_kernel(world.host, jails_work=False), "user namespaces")
     assert row.status == "fail"

@@ -80,7 +80,7 @@ def world(tmp_path: Path) -> Generator[World]:
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_what_is_kept_comes_back_under_its_name(world: World) -> None:
+def test_descriptors_come_back_under_their_names(world: World) -> None:
     store = world.store()
     assert store.pid == 0  # nothing to keep yet
     ours, theirs = world.pair()
@@ -184,7 +184,7 @@ def test_anyone_may_ask_whether_it_is_alone(world: World) -> None:
     world.store(world.taken())
 
 
-def test_it_ends_when_nobody_came(world: World) -> None:
+def test_a_holder_ends_when_no_supervisor_comes(world: World) -> None:
     store = world.store(linger_s=0.01)
     ours, theirs = world.pair()
     store.keep("session-a", [theirs.fileno()])
@@ -196,7 +196,7 @@ def test_it_ends_when_nobody_came(world: World) -> None:
     assert take_copies(world.path) is None
 
 
-def test_it_waits_longer_while_no_supervisor_can_start(world: World) -> None:
+def test_a_holder_waits_longer_while_no_supervisor_can_start(world: World) -> None:
     mine, theirs = world.pair()
     other, anyone = world.pair()
     with socket.socket() as listener:
@@ -215,7 +215,7 @@ def test_it_waits_longer_while_no_supervisor_can_start(world: World) -> None:
         assert mine.recv(100) == b"pid %d" % os.getpid()
 
 
-def test_it_ends_at_once_with_nothing_to_hold(world: World) -> None:
+def test_a_holder_with_nothing_to_hold_ends_at_once(world: World) -> None:
     store = world.store()
     _, theirs = world.pair()
     store.keep("session-a", [theirs.fileno()])
@@ -224,7 +224,7 @@ def test_it_ends_at_once_with_nothing_to_hold(world: World) -> None:
     collect(store.pid)
 
 
-def test_who_comes_while_it_is_stopped_is_heard(world: World) -> None:
+def test_a_supervisor_that_comes_to_a_stopped_holder_is_heard(world: World) -> None:
     """The time is over when it goes on; but a supervisor has come meanwhile."""
     store = world.store(linger_s=0.001)
     _, theirs = world.pair()
@@ -241,7 +241,7 @@ def test_who_comes_while_it_is_stopped_is_heard(world: World) -> None:
     collect(store.pid)
 
 
-def test_what_a_killed_supervisor_said_last_is_kept(world: World) -> None:
+def test_the_last_words_of_a_killed_supervisor_are_kept(world: World) -> None:
     """The next one asks before the holder has read all of it."""
     store = world.store()
     ours, theirs = world.pair()
@@ -388,7 +388,7 @@ async def test_a_holder_and_its_supervisor_that_are_killed_in_turn_lose_nothing(
     world.store(found)
 
 
-async def test_what_cannot_be_had_at_the_moment_is_told_later(
+async def test_descriptors_that_are_missing_for_a_moment_are_told_later(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(holder_store, "RETRY_S", 0.01)
@@ -415,7 +415,7 @@ async def test_what_cannot_be_had_at_the_moment_is_told_later(
     assert world.held() == 1
 
 
-async def test_one_whom_nobody_would_find_is_replaced(world: World) -> None:
+async def test_a_holder_without_its_socket_is_replaced(world: World) -> None:
     """The socket was removed, as cleaners of /tmp do."""
     store = world.store()
     _, theirs = world.pair()
@@ -439,9 +439,7 @@ async def test_one_whom_nobody_would_find_is_replaced(world: World) -> None:
     world.store(found)
 
 
-def test_one_that_does_not_answer_is_left_alone(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_silent_holder_is_left_alone(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(holder_store, "ANSWER_TIMEOUT_S", 0.05)
     store = world.store()
     _, theirs = world.pair()
@@ -479,7 +477,7 @@ def holder_that_gives(world: World, fd: int, *, and_ends: bool) -> Generator[Non
         thread.join()
 
 
-async def test_one_that_ends_while_it_gives_costs_no_more_than_it_has_to(world: World) -> None:
+async def test_descriptors_of_a_holder_that_ends_while_it_gives_are_kept(world: World) -> None:
     _, theirs = world.pair()
     with holder_that_gives(world, theirs.fileno(), and_ends=True):
         found = take_copies(world.path)
@@ -497,7 +495,7 @@ async def test_one_that_ends_while_it_gives_costs_no_more_than_it_has_to(world: 
     found.close()
 
 
-def test_one_that_does_not_give_all_leaves_nothing_open_here(world: World) -> None:
+def test_a_holder_that_gives_a_part_leaves_nothing_open_here(world: World) -> None:
     """The descriptors are still its own: two holders would keep an ended session's agent alive."""
     _, theirs = world.pair()
     with (
@@ -507,7 +505,7 @@ def test_one_that_does_not_give_all_leaves_nothing_open_here(world: World) -> No
         take_copies(world.path, timeout_s=0.05)
 
 
-def test_what_does_not_fit_is_refused(world: World) -> None:
+def test_descriptors_beyond_the_limit_are_refused(world: World) -> None:
     store = world.store()
     pairs = [world.pair() for _ in range(20)]
     store.keep("session-first", [pairs[0][0].fileno()])

@@ -78,7 +78,7 @@ RECORD = SessionRecord(
 )
 
 
-def test_what_is_read_is_what_was_written() -> None:
+def test_a_record_is_read_as_it_was_written() -> None:
     policy = policy_of(SPEC, SessionLimits(), "forked")
     kept = SpecRecord(spec=SPEC, policy=policy)
     assert records.decode(SpecRecord, records.encode(kept)) == kept
@@ -132,19 +132,19 @@ def test_fields_that_only_a_newer_nsm_knows_are_passed_over() -> None:
         ({"applied": {"a": "b"}}, "applied.a is 'b', expected an integer"),
     ],
 )
-def test_what_is_wrong_is_named(change: dict[str, object], where: str) -> None:
+def test_a_wrong_field_is_named(change: dict[str, object], where: str) -> None:
     with pytest.raises(DecodeError, match=where):
         decode(SessionRecord, to_plain(RECORD) | change)
 
 
-def test_what_is_missing_is_named() -> None:
+def test_a_missing_field_is_named() -> None:
     plain = to_plain(RECORD)
     del plain["token"]
     with pytest.raises(DecodeError, match="token"):
         decode(SessionRecord, plain)
 
 
-def test_what_has_no_plain_form_is_refused() -> None:
+def test_a_value_without_a_plain_form_is_refused() -> None:
     with pytest.raises(TypeError, match="bytes has no plain form"):
         to_plain((RECORD, b""))
 
@@ -181,7 +181,7 @@ def test_kinds_that_only_a_newer_version_knows_are_left_alone() -> None:
     assert not KeptEntries(NoStore()).problem
 
 
-def test_what_belongs_to_a_session_goes_with_it_from_systemds_store(tmp_path: Path) -> None:
+def test_systemd_drops_all_of_a_session_together(tmp_path: Path) -> None:
     ours, theirs = socket.socketpair()
     kept = {"session-a.held": [ours.detach()], "session-a.1": [memory_file(b"nsm-record x")]}
     with theirs, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:

@@ -89,7 +89,7 @@ def stack() -> Generator[ExitStack]:
         yield stack
 
 
-def test_what_is_kept_and_dropped(manager: Manager, stack: ExitStack) -> None:
+def test_systemd_keeps_and_drops_by_name(manager: Manager, stack: ExitStack) -> None:
     store = stack.enter_context(closing(SystemdStore(manager.path, 3, {"session-old": [7, 8]})))
     store.keep("session-a", [0, 2])
     assert "FileDescriptorStoreMax=" in store.problem
@@ -191,7 +191,7 @@ async def test_a_session_that_had_to_wait_outlives_the_names_of_its_records(
     assert manager.kept.keys() == {"spec-a", "session-a.2", "session-a.held"}
 
 
-async def test_what_takes_the_place_of_another_while_it_is_full_is_not_kept_beside_that(
+async def test_a_replaced_descriptor_is_not_kept_when_the_socket_was_full(
     tmp_path: Path, stack: ExitStack
 ) -> None:
     manager = Strict(tmp_path / "notify")
@@ -275,7 +275,9 @@ async def test_the_end_is_waited_for(manager: Manager) -> None:
     assert manager.held == {}
 
 
-async def test_what_it_cannot_take_now_it_is_told_later(manager: Manager, stack: ExitStack) -> None:
+async def test_systemd_is_told_later_what_it_cannot_take_now(
+    manager: Manager, stack: ExitStack
+) -> None:
     store = stack.enter_context(closing(SystemdStore(manager.path)))
     wanted: dict[str, list[int]] = {}
     for number in range(2000):

@@ -101,7 +101,7 @@ def greedy(family: socket.AddressFamily) -> socket.socket:
     return made
 
 
-def test_what_is_no_socket_is_closed_and_keeps_nobody_from_starting() -> None:
+def test_a_kept_descriptor_that_is_no_socket_is_closed() -> None:
     store = Held()
     earlier, garbage = bound(ANY), os.memfd_create("garbage")
     there = Port(*earlier.getsockname())
@@ -123,7 +123,7 @@ def listener_of(held: HeldPort) -> int:
     return descriptor
 
 
-async def test_it_is_held_on_when_the_holder_and_then_the_supervisor_are_killed(
+async def test_the_port_stays_held_when_the_holder_and_the_supervisor_are_killed(
     tmp_path: Path,
 ) -> None:
     path = str(tmp_path / "keeper.sock")

@@ -77,7 +77,7 @@ class Listener:
         self.ended = True
 
 
-async def test_what_followed_comes_once_and_in_order_up_to_the_answer() -> None:
+async def test_later_events_come_once_and_in_order_up_to_the_answer() -> None:
     kept, listener = SentEvents(), Listener()
     first = kept.add(1, "7", None)
     kept.add(2, "8", note("another's"))
@@ -103,7 +103,7 @@ async def test_what_followed_comes_once_and_in_order_up_to_the_answer() -> None:
     assert not kept.follows(last)
 
 
-async def test_what_comes_while_it_is_sent_is_not_lost() -> None:
+async def test_an_event_that_comes_during_a_replay_is_not_lost() -> None:
     kept, listener = SentEvents(), Listener()
     first = kept.add(1, "7", None)
     kept.add(2, "7", note("a"))
@@ -118,7 +118,7 @@ async def test_what_comes_while_it_is_sent_is_not_lost() -> None:
 
 
 @pytest.mark.parametrize("event_id", ["", "x", "1", "1-", "-1", "9-9", "1-x", "²-1", "1" * 99])
-async def test_of_an_event_that_there_never_was_nothing_follows(event_id: str) -> None:
+async def test_nothing_follows_an_unknown_event(event_id: str) -> None:
     kept, listener = SentEvents(), Listener()
     kept.add(1, "7", note("a"))
     assert not kept.follows(event_id)
@@ -150,7 +150,7 @@ async def test_the_oldest_goes_first_and_the_answer_stays() -> None:
     assert listener.got[-1] == "=all"
 
 
-async def test_who_waits_for_an_answer_that_is_too_large_is_told() -> None:
+async def test_a_client_is_told_of_an_answer_too_large_to_keep() -> None:
     kept, listener = SentEvents(), Listener()
     first = kept.add(1, "7", None)
     kept.add(2, "7", note("x" * asgi_app.MAX_BYTES_OF_SESSION))
@@ -414,7 +414,7 @@ def data_of(lines: Sequence[str]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("revision", ["2025-03-26", "2025-11-25"])
-async def test_what_was_answered_meanwhile_comes_and_ends_the_stream(
+async def test_an_answer_given_meanwhile_ends_the_resumed_stream(
     tmp_path: Path, revision: str
 ) -> None:
     async with served(tmp_path) as place:

@@ -109,7 +109,7 @@ async def test_its_socket_is_its_user_s_and_goes_with_it(path: str) -> None:
     ],
     ids="path slash post head empty hello tls long".split(),
 )
-async def test_nothing_else_is_served(path: str, request_: bytes, status: int) -> None:
+async def test_only_metrics_are_served(path: str, request_: bytes, status: int) -> None:
     async with serving(path):
         head, body = await exchange(await trio.open_unix_socket(path), request_)
         assert head.startswith(f"HTTP/1.1 {status} ".encode()), head
@@ -225,7 +225,9 @@ async def test_a_flood_takes_a_fifth_of_the_time_at_most(
     assert trio.current_time() - begin == pytest.approx(0.1), "who comes seldom does not wait"
 
 
-async def test_who_goes_away_costs_nobody_else(path: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_clients_that_go_away_disturb_no_others(
+    path: str, caplog: pytest.LogCaptureFixture
+) -> None:
     async with serving(path):
         for part in (b"", b"GET /metr", get()):
             for _ in range(MAX_SCRAPES + 1):

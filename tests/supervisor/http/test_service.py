@@ -400,7 +400,7 @@ async def test_clients_without_the_token_do_not_use_up_connections(opened: Open)
         tasks.cancel_scope.cancel()
 
 
-async def test_where_all_are_answered_newcomers_are_told_so_and_not_too_many_of_them(
+async def test_new_connections_beyond_the_limit_are_told_and_bounded(
     opened: Open,
 ) -> None:
     async with opened(max_connections=1) as place, AsyncExitStack() as stack:

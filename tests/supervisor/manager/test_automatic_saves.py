@@ -130,7 +130,7 @@ async def test_a_shutdown_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch
     assert trio.current_time() - it.began_s == automatic_saves.SHUTDOWN_S
 
 
-async def test_nothing_is_saved_unless_it_is_configured() -> None:
+async def test_no_session_is_saved_unless_configured() -> None:
     it = SavedSessions()
     it.keep = False
     it.add("work")

@@ -129,7 +129,7 @@ class Script:
                 end.send(encode_frame({**result, "stdout": "", "stderr": "", "exit_code": 0}))
 
 
-async def test_what_a_session_takes() -> None:
+async def test_a_session_takes_little_memory() -> None:
     """Memory of a session that has run code, including its transcript and its kept result."""
 
     async def open_one(number: int) -> None:

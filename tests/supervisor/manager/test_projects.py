@@ -79,7 +79,7 @@ def test_symlinks_are_resolved_before_anything_is_judged(home: Path) -> None:
         ("/x\0y", "null"),
     ],
 )
-def test_what_is_no_project(path: str, why: str, home: Path) -> None:
+def test_directories_that_are_no_projects_are_refused(path: str, why: str, home: Path) -> None:
     with pytest.raises(BadProjectError, match=why):
         check(path, home)
 
@@ -185,7 +185,7 @@ def test_the_order_of_candidates(home: Path) -> None:
     assert choose(home, **everything) == (None, "no project directory was named")
 
 
-def test_one_that_was_named_for_nsm_must_be_usable(home: Path) -> None:
+def test_a_project_named_for_nsm_must_be_usable(home: Path) -> None:
     good = str(home / "code/app")
     with pytest.raises(BadProjectError, match=r"PROJECT_DIR: .*does not exist"):
         choose(home, PROJECT_DIR=str(home / "missing"), root=good)
@@ -194,7 +194,7 @@ def test_one_that_was_named_for_nsm_must_be_usable(home: Path) -> None:
 
 
 @pytest.mark.parametrize("source", ["root", "CLAUDE_PROJECT_DIR", "cwd"])
-def test_one_that_was_only_around_means_none(source: str, home: Path) -> None:
+def test_an_unusable_directory_of_the_client_means_no_project(source: str, home: Path) -> None:
     path, reason = choose(home, **{source: str(home)})
     assert path is None
     assert "is your home directory" in reason
@@ -213,7 +213,7 @@ def test_a_bad_mount_point_is_an_error_even_without_a_project(home: Path) -> Non
         )
 
 
-def test_what_the_jails_user_cannot_read_is_no_project(tmp_path: Path) -> None:
+def test_a_directory_closed_to_the_jails_user_is_no_project(tmp_path: Path) -> None:
     """Under root, jails are another user's: said before a session is started for it."""
 
     def closed(path: str) -> str | None:
@@ -238,7 +238,7 @@ def test_what_the_jails_user_cannot_read_is_no_project(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("step", ["the directory", "what leads there"])
-def test_what_is_exchanged_while_it_is_looked_at_is_refused(
+def test_a_project_exchanged_during_its_check_is_refused(
     home: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     """Else the secret's identity would be noted down under the project's name."""
@@ -262,7 +262,7 @@ def test_what_is_exchanged_while_it_is_looked_at_is_refused(
         check(home / "way", home)
 
 
-def test_what_a_live_session_shows_is_only_looked_for(home: Path) -> None:
+def test_the_project_of_a_live_session_is_not_checked_again(home: Path) -> None:
     projects = Projects(
         ProjectSettings(), home=str(home), private=(), unreadable=lambda path: f"{path} is closed"
     )

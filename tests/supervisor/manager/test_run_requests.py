@@ -76,7 +76,7 @@ class Halting:
             return
 
 
-async def test_what_is_under_way_is_waited_for_and_not_run_twice() -> None:
+async def test_code_that_runs_already_is_waited_for_and_not_run_twice() -> None:
     agent = Halting()
     async with bench(behave=agent) as it:
         first = it.run_service.submit(request(again=False))
@@ -113,7 +113,7 @@ async def test_somebody_elses_execution_is_not_found() -> None:
             it.run_service.submit(request(client=BOB))
 
 
-async def test_one_session_does_not_answer_for_another() -> None:
+async def test_a_session_does_not_answer_for_another() -> None:
     """An agent that was reattached says which execution it has."""
     async with bench() as it:
         await it.run_service.submit(request(again=False)).wait()
@@ -123,7 +123,7 @@ async def test_one_session_does_not_answer_for_another() -> None:
         assert (await it.run_service.submit(request(session="new")).wait()).session_name == "a"
 
 
-async def test_what_nobody_knows_is_not_run() -> None:
+async def test_code_of_unknown_fate_is_not_run() -> None:
     async with bench() as it:
         with pytest.raises(FateUnknownError, match="unknown") as caught:
             it.run_service.submit(request())
@@ -133,7 +133,7 @@ async def test_what_nobody_knows_is_not_run() -> None:
             it.run_service.retries.find_of_gone(request())
 
 
-async def test_what_is_known_not_to_have_been_run_is_run_now() -> None:
+async def test_code_that_certainly_never_ran_is_run() -> None:
     async with bench() as it:
         it.session_manager.earlier_executions.complete = True
         it.session_manager.earlier_executions.surviving.add(("alice", "a"))
@@ -152,7 +152,7 @@ async def test_the_scope_of_the_session_counts_and_not_the_clients() -> None:
             it.run_service.submit(request("g", client=BOB))
 
 
-async def test_what_was_run_to_its_end_is_not_run_again() -> None:
+async def test_code_that_ran_to_its_end_is_not_run_again() -> None:
     async with bench() as it:
         it.session_manager.earlier_executions.was_done("e", "alice", "a")
         with pytest.raises(ResultLostError, match="run to its end"):
@@ -226,7 +226,7 @@ async def test_an_agent_says_when_its_execution_was_sent() -> None:
             assert execution.sent_at == holds
 
 
-async def test_what_never_arrived_here_is_run_now() -> None:
+async def test_code_that_never_arrived_is_run() -> None:
     async with bench() as it:
         with pytest.raises(FateUnknownError):
             it.run_service.submit(request(session="b"))
@@ -302,7 +302,7 @@ PLAIN = "the Markdown fence around the code was removed"
         ("```sql\n1\n```", "1\n", f"{PLAIN}; it says sql, and python ran the code"),
     ],
 )
-def test_one_around_all_of_it_is_taken_off(code: str, inner: str, note: str) -> None:
+def test_a_fence_around_all_code_is_taken_off(code: str, inner: str, note: str) -> None:
     assert without_fence(code, "python") == (inner, note)
 
 

@@ -211,7 +211,7 @@ async def test_a_longer_limit_is_clamped_and_said() -> None:
         assert (await it.run(timeout_s=5)).clamped_from_s is None
 
 
-async def test_what_a_client_will_likely_use_is_ready_when_it_asks(tmp_path: Path) -> None:
+async def test_sessions_that_a_client_will_likely_use_are_ready(tmp_path: Path) -> None:
     mount = check_project(str(tmp_path), "/project", "/home/user")
     client = dataclasses.replace(ALICE, project=mount)
     async with bench(Settings()) as it:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 pytestmark = virtual_time
 
 
-async def test_who_waits_for_a_template_keeps_nobody_else_from_starting(
+async def test_a_start_that_waits_for_a_template_does_not_delay_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def hang(spec: JailSpec) -> None:
@@ -109,7 +109,7 @@ async def test_one_shots_beyond_the_limit_have_their_turn() -> None:
         assert most == 10
 
 
-async def test_who_waits_for_a_place_can_go() -> None:
+async def test_a_client_that_waits_for_a_place_can_go() -> None:
     settings = Settings(session=SessionSettings(max_sessions=1), pool=PoolSettings(max_spares=0))
     async with bench(settings) as it:
         request = RunRequest(client=ALICE, env="python", code="wait")
@@ -285,7 +285,7 @@ async def test_sessions_of_a_silent_holder_are_waited_for_and_then_refused(tmp_p
         assert (await it.run(client=BOB, session="held")).created
 
 
-async def test_of_two_sessions_of_one_name_the_earlier_gets_another() -> None:
+async def test_the_earlier_of_two_sessions_of_one_name_is_renamed() -> None:
     async def hang(agent: FakeAgent, jail: FakeJail) -> None:
         await trio.sleep_forever()
 

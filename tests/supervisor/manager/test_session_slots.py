@@ -47,7 +47,7 @@ async def test_the_sessions_of_a_box_leave_room_for_others(limit: int, share: in
 
 
 @pytest.mark.parametrize("confined", [False, True])
-async def test_who_may_end_sessions_is_told_to_and_a_box_is_not(confined: bool) -> None:
+async def test_only_clients_that_may_end_sessions_are_told_to(confined: bool) -> None:
     live = [session("mine", "me")]
     slots = SessionSlots(SessionRoom(configured=1), lambda: live, StartLimit(1))
     with pytest.raises(SessionLimitError) as refused:

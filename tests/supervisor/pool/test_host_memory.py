@@ -49,7 +49,7 @@ async def test_the_tightest_control_group_counts(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("meminfo", ["", "MemAvailable: many kB\n", "\0\n:::"])
-async def test_what_cannot_be_read_sets_no_limit(tmp_path: Path, meminfo: str) -> None:
+async def test_unreadable_memory_figures_set_no_limit(tmp_path: Path, meminfo: str) -> None:
     seen = host(tmp_path, {"proc/meminfo": meminfo, "proc/pressure/memory": "some avg10=x"}).seen()
     assert seen.available_bytes is None
     assert seen.pressure_percent is None

@@ -110,7 +110,9 @@ async def stage(
         (MemorySeen(total_bytes=100, available_bytes=5), False, False),
     ],
 )
-def test_what_short_means(seen: MemorySeen, already: bool, short: bool) -> None:
+def test_memory_is_short_by_pressure_and_by_what_is_available(
+    seen: MemorySeen, already: bool, short: bool
+) -> None:
     assert is_short(seen, already=already) is short
 
 
@@ -136,7 +138,7 @@ async def test_spares_go_first_then_the_longest_idle() -> None:
         assert [each.facts["sessions"] for each in on.told] == [0, 1, 1, 1]
 
 
-async def test_they_are_told_why() -> None:
+async def test_a_session_ended_for_memory_is_told_to_its_client() -> None:
     async with stage() as on:
         await on.open("a")
         await trio.sleep(600)
@@ -239,7 +241,7 @@ async def test_it_can_be_turned_off() -> None:
         assert on.pool.spares == 0
 
 
-async def test_where_the_kernel_does_not_tell_what_happens_anyway_wakes_it() -> None:
+async def test_other_events_wake_the_look_at_memory_without_the_kernels_call() -> None:
     async with stage() as on:
         await on.open("old")
         await trio.sleep(3600)

@@ -220,7 +220,7 @@ def test_an_expected_kind_has_one_for_a_while() -> None:
     assert wanted(plan(observe(expected, min_spares=0))) == [0]
 
 
-def test_what_does_not_start_is_tried_less_and_less_often() -> None:
+def test_failed_starts_are_planned_less_and_less_often() -> None:
     assert [backoff_s(n) for n in (0, 1, 2, 3)] == [0, 1, 2, 4]
     assert backoff_s(10_000) == MAX_BACKOFF_S
     failed = dataclasses.replace(USED, failures=3, failed_s=1.5)

@@ -233,7 +233,7 @@ async def test_all_kinds_together_are_bounded() -> None:
         assert {name for name, count in spares.items() if count} == {"env6", "env7", "env8", "env9"}
 
 
-async def test_what_nobody_asks_for_is_given_up() -> None:
+async def test_spares_that_nobody_asks_for_end() -> None:
     async with bench(keep_seconds=60) as it:
         await it.serve(spec())
         await trio.sleep(57)
@@ -284,7 +284,7 @@ async def test_a_spare_that_has_just_died_is_not_taken() -> None:
         assert it.pool.spares == it.pool.kinds[0].plan.wanted
 
 
-async def test_what_cannot_start_is_tried_less_and_less_often() -> None:
+async def test_failed_starts_are_tried_less_and_less_often() -> None:
     async with bench() as it:
         it.launcher.fail = StartFailedError("bwrap: no")
         it.pool.take_spare(spec())

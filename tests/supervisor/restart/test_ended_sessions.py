@@ -58,7 +58,7 @@ async def test_the_next_supervisor_tells_and_the_one_after_does_not(directory: P
     assert next_one(directory, live).begin("s", "b") == "ended 0 s ago (killed by nsm)"
 
 
-async def test_what_is_gone_without_an_end_was_lost(directory: Path) -> None:
+async def test_a_session_gone_without_an_end_was_lost(directory: Path) -> None:
     first = next_one(directory)
     assert first.begin("s", "a") is None
     assert first.begin("s", "b") is None
@@ -103,7 +103,7 @@ async def test_files_are_private(directory: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [b"", b"x", b"nsm-record 1 00\n{}", b"\xff" * 100_000])
-async def test_what_is_damaged_is_removed(directory: Path, damage: bytes) -> None:
+async def test_a_damaged_file_is_removed(directory: Path, damage: bytes) -> None:
     next_one(directory).add("s", "a", "idle timeout")
     (directory / "other").write_bytes(damage)
     (directory / "sub").mkdir()
@@ -111,7 +111,7 @@ async def test_what_is_damaged_is_removed(directory: Path, damage: bytes) -> Non
     assert not (directory / "other").exists()
 
 
-async def test_where_nothing_can_be_written_it_is_said_once(
+async def test_a_directory_that_cannot_be_written_is_logged_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "file").touch()

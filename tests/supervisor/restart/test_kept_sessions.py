@@ -160,7 +160,7 @@ async def test_a_session_that_lives_is_found(left: Left) -> None:
     release(found)
 
 
-async def test_one_whose_jail_has_ended_is_gone(left: Left) -> None:
+async def test_a_session_whose_jail_has_ended_is_gone(left: Left) -> None:
     given = left.give()
     left.process.send_signal(signal.SIGKILL)
     left.process.wait()
@@ -170,7 +170,7 @@ async def test_one_whose_jail_has_ended_is_gone(left: Left) -> None:
 
 
 @pytest.mark.parametrize("lacking", ["channel", "pidfd", "record"])
-async def test_one_that_is_not_all_there_is_ended(left: Left, lacking: str) -> None:
+async def test_a_session_without_all_its_parts_is_ended(left: Left, lacking: str) -> None:
     given = left.give()
     kinds: dict[str, Callable[[int], bool]] = {
         "pidfd": lambda fd: pid_of(fd) is not None,
@@ -208,7 +208,7 @@ def without(data: bytes, *path: str) -> bytes:
 
 
 @pytest.mark.parametrize("what", ["newer", "record", "spec"])
-async def test_what_cannot_be_read_is_left_alone(left: Left, what: str) -> None:
+async def test_an_unreadable_session_is_left_alone(left: Left, what: str) -> None:
     spec, more = SPEC_DATA, (b"nsm-record 1 0\n{}",)
     record: bytes | None = None
     match what:
@@ -243,7 +243,7 @@ async def test_what_cannot_be_read_is_left_alone(left: Left, what: str) -> None:
         records.close_all(descriptors)
 
 
-async def test_one_of_an_unknown_kind_is_left_alone(left: Left) -> None:
+async def test_a_session_of_an_unknown_specification_is_left_alone(left: Left) -> None:
     result = Loaded({"session-00000001": left.give()})
     assert (result.found, result.dropped, result.gone) == ([], [], [])
     (session,) = result.unread.live()
@@ -253,7 +253,7 @@ async def test_one_of_an_unknown_kind_is_left_alone(left: Left) -> None:
     assert list(result.entries.everything_kept()) == []
 
 
-async def test_one_that_cannot_be_read_and_has_ended_is_over(left: Left) -> None:
+async def test_an_unreadable_session_that_has_ended_is_over(left: Left) -> None:
     given = left.give(newer(left.record))
     left.end()
     result = Loaded({"session-00000001": given, **spec_files()})
@@ -278,7 +278,7 @@ async def test_a_damaged_record_beside_a_good_one_does_no_harm(left: Left) -> No
     release(found)
 
 
-async def test_what_is_nobodys_is_ended_and_forgotten(left: Left) -> None:
+async def test_descriptors_of_no_session_are_dropped(left: Left) -> None:
     read_end, write_end = os.pipe()
     kept = {"session-x": [read_end, write_end], "session-y": [], "spec-z": [os.dup(0)]}
     result = Loaded(kept)
@@ -286,7 +286,7 @@ async def test_what_is_nobodys_is_ended_and_forgotten(left: Left) -> None:
     assert (result.found, result.gone) == ([], [])
 
 
-async def test_what_no_session_runs_in_is_forgotten(left: Left) -> None:
+async def test_an_unused_specification_is_dropped(left: Left) -> None:
     """Each supervisor keeps some for the next one-shot; nobody else would ever drop them."""
     other = records.encode(SpecRecord(spec=replace(SPEC, environment=OTHER)))
     unused = {records.spec_name(other): [memory_file(other)]}

@@ -234,7 +234,7 @@ async def test_a_one_shot_that_was_not_sent_its_code_ends() -> None:
         assert it.jail.killed
 
 
-async def test_what_runs_is_answered() -> None:
+async def test_running_code_is_answered_after_a_restart() -> None:
     go = trio.Event()
 
     async def script(agent: FakeAgent) -> None:
@@ -439,7 +439,7 @@ async def test_an_agent_that_has_ended_is_told_of() -> None:
             await it.submit("1").wait()
 
 
-async def test_one_that_is_ended_before_its_agent_has_answered() -> None:
+async def test_a_session_can_end_before_its_agent_has_answered() -> None:
     async with taken_up(serve) as it:
         waiting = it.submit("1")
         it.session.end("killed by a test")

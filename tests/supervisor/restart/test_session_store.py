@@ -123,7 +123,7 @@ async def test_the_newer_of_two_records_holds_and_both_go() -> None:
         store.close()
 
 
-async def test_one_that_has_not_answered_yet_is_kept_as_it_was_left() -> None:
+async def test_a_session_that_has_not_answered_is_kept_as_it_was_left() -> None:
     """By a store that has lost everything, and for the program that this one becomes."""
     with session() as it:
         store = Held()

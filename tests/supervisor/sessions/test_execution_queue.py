@@ -16,7 +16,7 @@ from nsm.wire.errors import (
     UnknownOperationError,
 )
 from nsmd.model.lifecycle import SessionState
-from nsmd.model.values import Output, SessionLimits
+from nsmd.model.values import SessionLimits
 from nsmd.sessions.agent_session import ANSWER_MARGIN_S
 from processes import go_on, stopped
 from sandbox.framing import CAPABILITIES
@@ -82,29 +82,6 @@ async def test_an_answer_to_nothing_is_ignored(kind: str) -> None:
         assert (await it.submit("x").wait()).outcome.stdout == "right"
         await trio.testing.wait_all_tasks_blocked()
         assert it.session.state is SessionState.IDLE
-
-
-async def test_output_streams_to_whoever_asked() -> None:
-    async def chatty(agent: FakeAgent, jail: FakeJail) -> None:
-        await agent.be_ready()
-        frame = await agent.receive()
-        assert frame["stream"] is True
-        for n in range(100):
-            await agent.send(
-                {"type": "output", "id": frame["id"], "stream": "stdout", "text": str(n)}
-            )
-        await agent.send({"type": "output", "id": "other", "stream": "stdout", "text": "no"})
-        await agent.answer(frame)
-        await agent.receive()  # the next execution: everything before has been acknowledged
-        assert agent.acknowledged >= 102
-        await agent.aclose()
-
-    async with bench(chatty) as it:
-        output: list[Output] = []
-        await it.submit("x", output=output).wait()
-        assert "".join(piece.text for piece in output) == "".join(map(str, range(100)))
-        with pytest.raises(SessionEndedError):
-            await it.submit("y").wait()
 
 
 async def test_interrupting_what_runs_and_what_waits() -> None:

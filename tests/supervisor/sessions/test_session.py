@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 pytestmark = virtual_time
 
 
-async def test_what_is_submitted_while_the_session_starts_runs_when_it_is_ready() -> None:
+async def test_code_for_a_starting_session_runs_when_it_is_ready() -> None:
     async with bench() as it:
         executions = [it.submit(str(n)) for n in range(5)]
         assert it.session.state is SessionState.STARTING

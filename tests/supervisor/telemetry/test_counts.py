@@ -20,8 +20,6 @@ from nsm.wire.messages import Cancel
 from nsmd.bridge.calls import ProgramCall
 from nsmd.bridge.programs import Caller, ProgramEnd, RecordedCall
 from nsmd.model.values import LimitEvent, Sources, Tenancy
-from nsmd.ports.port_manager import PortTraffic
-from nsmd.telemetry import Surroundings, Telemetry
 from nsmd.telemetry import counts as counting
 from nsmd.telemetry.counts import BOUNDS, SHOWN, Histogram, together
 from nsmd.telemetry.telemetry import PASSES, PAUSE_S
@@ -90,7 +88,7 @@ async def test_latency_has_the_wait_in_it() -> None:
         assert (wait.max_s, wait.sum_s) == (pytest.approx(3), pytest.approx(3))
 
 
-async def test_what_an_earlier_supervisor_began_is_counted_apart() -> None:
+async def test_executions_of_an_earlier_supervisor_are_counted_apart() -> None:
     async with bench() as it:
         execution = await execution_of(it)
         before = (
@@ -240,30 +238,6 @@ async def test_names_that_clients_choose_are_no_labels(monkeypatch: pytest.Monke
         assert counts.label("python") == "python"
 
 
-async def test_what_others_say_when_asked() -> None:
-    async with bench() as it:
-        around = Surroundings(
-            templates=lambda: [7, 8, 9],
-            audit_lost=lambda: 7,
-            unkept=lambda: "no holder",
-            ports=lambda: PortTraffic(ports=2, unopened=1, connections=5, sent_bytes=70),
-        )
-        around.ending.draining = "maintenance"
-        told = Telemetry(it.run_service, around).read()
-        assert told["nsm_templates"] == {(): 3}
-        assert told["nsm_audit_lines_lost"] == {(): 7}
-        assert told["nsm_sessions_not_kept"] == {(): 1}
-        assert told["nsm_draining"] == {(): 1}
-        assert (told["nsm_ports"], told["nsm_ports_not_open"]) == ({(): 2}, {(): 1})
-        assert (told["nsm_port_connections"], told["nsm_port_connections_accepted"]) == (
-            {(): 5},
-            {(): 0},
-        )
-        assert told["nsm_port_bytes"] == {("in",): 70, ("out",): 0}
-        calm = it.telemetry.read()
-        assert calm["nsm_sessions_not_kept"] == calm["nsm_draining"] == {(): 0}
-
-
 async def test_the_event_loop_is_seen_to_hang() -> None:
     async with bench() as it:
         lag, events = it.telemetry.lag, it.run_service.events
@@ -409,7 +383,7 @@ def test_a_bound_belongs_to_what_is_below_it() -> None:
         assert count == (bound >= 0.1) + (bound >= 0.25), bound
 
 
-def test_what_is_shown_grows_and_leaves_out_nothing_but_the_longest() -> None:
+def test_buckets_that_are_shown_grow() -> None:
     histogram = filled(0, -1, 1e-9, 0.3, 4999, 1e9)
     shown = list(histogram.shown())
     assert [count for _, count in shown] == sorted(count for _, count in shown)
@@ -430,7 +404,7 @@ def test_percentiles_are_a_quarter_off_at_most(spread: float) -> None:
     assert histogram.quantile(1) == durations[-1]
 
 
-def test_nothing_has_no_percentiles() -> None:
+def test_an_empty_histogram_has_no_percentiles() -> None:
     assert Histogram().quantile(0.5) is None
 
 

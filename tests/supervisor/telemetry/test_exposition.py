@@ -91,7 +91,7 @@ async def test_every_metric_of_the_table_is_told_and_none_else(accept: str, pars
     )
 
 
-async def test_what_the_system_says_of_the_process() -> None:
+async def test_the_metrics_of_the_process_are_those_of_proc() -> None:
     async with bench() as it:
         text, _ = await it.telemetry.text()
     found = {name: value for (name, _), value in samples(parse_text(text.decode())).items()}

@@ -44,7 +44,7 @@ def names(times: ImportTimes, environment: Environment = SCIENCE) -> list[str]:
     return [each.module for each in times.suggestions(environment)]
 
 
-def test_what_often_takes_long_is_suggested(times: ImportTimes) -> None:
+def test_frequent_slow_imports_are_suggested(times: ImportTimes) -> None:
     for number in range(SESSIONS):
         imports = {"pandas": 0.25 if number < 9 else 0.75} if number % 2 else {}
         imports |= {"numpy": 0.1} if number % 3 else {}
@@ -116,7 +116,7 @@ def test_hostile_reports_stay_small(times: ImportTimes) -> None:
     assert repr(times) == f"<ImportTimes of {MAX_ENVIRONMENTS} environments>"
 
 
-def test_they_outlive_the_supervisor(times: ImportTimes, tmp_path: Path) -> None:
+def test_import_times_outlive_the_supervisor(times: ImportTimes, tmp_path: Path) -> None:
     for number in range(3):
         times.add(SCIENCE, f"{number}", {"pandas": 0.5})
     times.save()

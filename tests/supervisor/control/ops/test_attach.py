@@ -140,7 +140,7 @@ async def test_a_session_that_does_not_start_has_a_transcript() -> None:
         assert found[-1].error.code == "start-failed"
 
 
-async def test_what_is_interrupted_in_the_queue_or_dies_in_it_is_told() -> None:
+async def test_code_that_ends_in_the_queue_is_in_the_transcript() -> None:
     async with bench() as it:
         peer, other = await it.connect(), await it.connect()
         await peer.start("run", env="python", code="wait", session="a")

@@ -48,7 +48,7 @@ async def test_with_nothing_running_it_is_over_at_once() -> None:
         assert (await peer.call("status"))["draining"] == "by test"
 
 
-async def test_what_runs_and_waits_finishes_and_nothing_else_begins() -> None:
+async def test_a_drain_finishes_running_and_waiting_code_and_begins_nothing() -> None:
     async with bench() as it:
         peer, other = await it.connect(), await it.connect()
         running = await other.start("run", env="python", code="wait", session="a")
@@ -166,7 +166,7 @@ async def test_before_an_end_nobody_waits_for_who_does_not_listen() -> None:
         assert lasted_s == pytest.approx(1 + 2.0 + INTERRUPTED_S + ANSWERS_S)
 
 
-async def test_where_sessions_stay_nothing_of_them_is_stopped() -> None:
+async def test_sessions_that_stay_are_not_stopped() -> None:
     async with bench() as it:
         peer, other = await it.connect(), await it.connect()
         running = await other.start("run", env="python", code="wait", session="a")

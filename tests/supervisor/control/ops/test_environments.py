@@ -55,7 +55,7 @@ async def test_adding_tells_how_it_comes_along(nix: FakeNix, tmp_path: Path) -> 
         assert "science> making it" in "".join(event.data["text"] for event in peer.events)
 
 
-async def test_who_goes_leaves_the_build_behind(nix: FakeNix, tmp_path: Path) -> None:
+async def test_a_build_goes_on_without_its_client(nix: FakeNix, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     os.mkfifo(gate)
     reference = science(nix, tmp_path, ("gate", str(gate)))

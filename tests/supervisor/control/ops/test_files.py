@@ -130,7 +130,7 @@ async def test_directories_are_listed_and_made() -> None:
             await peer.call("file_entries", target="a", path="d")
 
 
-async def test_what_cannot_fit_is_refused_at_once() -> None:
+async def test_a_file_that_cannot_fit_is_refused_at_once() -> None:
     agent = FileAgent()
     async with bench(agent) as it:
         peer = await client_of(it)

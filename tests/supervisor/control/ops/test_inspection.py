@@ -76,7 +76,7 @@ async def test_the_last_executions() -> None:
         assert last.number == inspection.MAX_RUNS + 4
 
 
-async def test_what_runs_and_what_waits() -> None:
+async def test_inspect_tells_running_and_waiting_code() -> None:
     async with bench() as it:
         peer = await it.connect()
         first = await peer.start("run", env="python", code="wait", session="a")
@@ -114,7 +114,7 @@ async def test_a_session_that_has_ended_is_found_by_its_id() -> None:
         assert found.end_reason == "one-shot finished"
 
 
-async def test_who_may_run_only_is_not_told_of_lives() -> None:
+async def test_the_right_to_run_does_not_show_lives() -> None:
     async with bench() as it:
         peer = await it.connect(it.make_server(RUN, it.uid, "box"))
         result = await peer.call("run", env="python", code="x", session="a")
@@ -129,7 +129,7 @@ async def test_who_may_run_only_is_not_told_of_lives() -> None:
             await inspected(peer, result["session"]["id"])
 
 
-async def test_who_may_only_look_is_not_told_what_was_run() -> None:
+async def test_the_right_to_read_does_not_show_code() -> None:
     async with bench() as it:
         person, peer = await it.connect(), Peer(it.raw())
         await peer.hello("read")
@@ -194,7 +194,7 @@ def test_a_process_that_is_gone(tmp_path: Path) -> None:
     assert kernel_facts(7, str(tmp_path)) is None
 
 
-def test_what_holds_contradicts_nothing() -> None:
+def test_facts_as_the_policy_says_are_no_contradiction() -> None:
     assert list(contradictions(POLICY, KEPT)) == []
 
 
@@ -207,7 +207,7 @@ def test_what_holds_contradicts_nothing() -> None:
         (replace(KEPT, uid=0), "root"),
     ],
 )
-def test_what_does_not_hold_is_said(facts: KernelFacts, words: str) -> None:
+def test_facts_against_the_policy_are_told(facts: KernelFacts, words: str) -> None:
     (said,) = contradictions(POLICY, facts)
     assert words in said
     assert list(contradictions(replace(POLICY, complete=False), facts)) == []

@@ -23,7 +23,9 @@ OTHER = "import json; print('9.9'); print(json.dumps({'unreadable': %s}))"
         (OTHER % {}, ""),
     ],
 )
-async def test_it_only_becomes_a_program_that_can_take_over(program: str, refusal: str) -> None:
+async def test_a_supervisor_becomes_only_a_program_that_can_take_over(
+    program: str, refusal: str
+) -> None:
     async with bench() as it:
         silent = SilentHolders([SilentHolder("/nowhere", None)])  # it has ended
         successor = [sys.executable, "-c", program]

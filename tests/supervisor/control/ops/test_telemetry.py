@@ -100,7 +100,7 @@ async def test_events_as_they_happen_until_cancelled() -> None:
         assert answer.result == {"number": event["number"]}
 
 
-async def test_who_follows_one_session_is_told_of_no_other() -> None:
+async def test_followers_of_a_session_are_told_of_no_other() -> None:
     async with bench() as it:
         peer, other = await it.connect(), await it.connect()
         await other.call("run", env="python", session="a", code="1")

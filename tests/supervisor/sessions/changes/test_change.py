@@ -27,7 +27,7 @@ DIRECTORY = PathState(type="directory", mode=0o755, size=0, token="")
         *("HEAD", "a.git/HEAD", "sub/head"),  # a repository under another name
     ],
 )
-def test_what_git_obeys_is_named(path: str) -> None:
+def test_files_that_git_obeys_are_a_risk(path: str) -> None:
     assert "git" in risk_of(path, FILE)
 
 
@@ -44,7 +44,7 @@ def test_what_git_obeys_is_named(path: str) -> None:
         *("lefthook.yml", ".lefthook/pre-push/x", "AGENTS.md", "sub/CLAUDE.md", ".cursorrules"),
     ],
 )
-def test_what_tools_obey_is_named(path: str) -> None:
+def test_files_that_tools_obey_are_a_risk(path: str) -> None:
     assert "without being told" in risk_of(path, FILE)
 
 
@@ -58,11 +58,11 @@ def test_what_tools_obey_is_named(path: str) -> None:
         *("envrc", ".github/CODEOWNERS", "vscode/tasks.json", "x.vscode/tasks.json"),
     ],
 )
-def test_nothing_is_said_of_ordinary_files(path: str) -> None:
+def test_ordinary_files_are_no_risk(path: str) -> None:
     assert risk_of(path, FILE) == ""
 
 
-def test_nothing_is_said_of_directories_and_deletions() -> None:
+def test_directories_and_deletions_are_no_risk() -> None:
     assert risk_of(".git/hooks", DIRECTORY) == ""
     assert risk_of(".git/hooks/pre-commit", None) == ""
 

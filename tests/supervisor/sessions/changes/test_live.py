@@ -120,7 +120,7 @@ def git_takes(patch: str, project: Path) -> bool:
     return taken.returncode == 0
 
 
-def test_who_has_no_copy_and_what_is_no_path(running: Supervisor, project: Path) -> None:
+def test_changes_need_a_copy_and_a_path_of_the_project(running: Supervisor, project: Path) -> None:
     with running.client() as client:
         client.run("1", env="python", session="plain", project=project)
         changes = Changes(client)

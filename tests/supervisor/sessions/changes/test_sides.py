@@ -226,7 +226,7 @@ def test_nothing_is_read_through_what_the_session_has_put_there(world: World) ->
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="not here: root reads everything")
-def test_what_cannot_be_read_is_said(world: World) -> None:
+def test_an_unreadable_file_is_told(world: World) -> None:
     world.write("closed", "x", 0)
     (world.upper / "shut").mkdir(0)
     world.write("listed/file", "x")
@@ -246,7 +246,7 @@ def test_what_cannot_be_read_is_said(world: World) -> None:
         (world.upper / name).chmod(0o700)
 
 
-def test_what_says_to_be_larger_than_it_can_be_is_not_read(
+def test_a_file_larger_than_the_disk_is_not_read(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Holes and further names of a file take no room, and would be read for hours."""
@@ -267,7 +267,7 @@ def test_what_says_to_be_larger_than_it_can_be_is_not_read(
     assert set(world.apply()) == unread
 
 
-def test_what_is_exchanged_while_it_is_shown_is_no_error(
+def test_a_file_exchanged_while_it_is_shown_is_no_error(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.write("file", "x")
@@ -307,7 +307,7 @@ def test_nothing_is_written_through_links_of_the_host(world: World) -> None:
     assert os.listdir(outside) == []
 
 
-def test_what_was_changed_since_it_was_shown_is_left_alone(world: World) -> None:
+def test_changes_since_the_review_are_left_alone(world: World) -> None:
     world.on_host("host", "old")
     world.on_host("gone", "old")
     world.write("host", "new")
@@ -328,7 +328,7 @@ def test_what_was_changed_since_it_was_shown_is_left_alone(world: World) -> None
     }
 
 
-def test_what_was_changed_on_the_host_since_the_session_began_takes_force(world: World) -> None:
+def test_changes_of_the_host_since_the_beginning_need_force(world: World) -> None:
     world.on_host("file", "by somebody")
     world.write("file", "new")
     world.sides = replace(world.sides, since_ns=time.time_ns() - 3600 * 10**9)
@@ -351,7 +351,7 @@ def test_a_risk_has_to_be_named(world: World) -> None:
     assert world.tree() == {".git/hooks/pre-commit": "evil"}
 
 
-def test_what_links_of_risky_names_lead_to_is_a_risk(world: World) -> None:
+def test_targets_of_links_with_risky_names_are_a_risk(world: World) -> None:
     for name in ("m.json", "ai/settings.json", "conf/vscode/tasks.json", ".git/x", ".claude/x"):
         world.on_host(name, "")
     (world.host / "packages/app").mkdir(parents=True)
@@ -428,7 +428,7 @@ def in_between(monkeypatch: pytest.MonkeyPatch, flags: int, act: Callable[[], No
     monkeypatch.setattr(application, "rename", acting)
 
 
-def test_who_writes_at_the_very_moment_loses_nothing(
+def test_a_write_to_the_host_during_the_exchange_loses_nothing(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.on_host("file", "old")
@@ -465,7 +465,7 @@ def test_a_directory_with_more_in_it_stays(world: World) -> None:
 
 
 @pytest.mark.root
-def test_what_the_owner_of_a_project_may_not_read_is_not_given_back(world: World) -> None:
+def test_a_file_closed_to_the_projects_owner_is_not_given_back(world: World) -> None:
     """A session can delete it, and would have a copy of its own then."""
     user = (65530, 65530)
     world.on_host("of-root", "secret", 0o600)

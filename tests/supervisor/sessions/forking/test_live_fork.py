@@ -40,7 +40,7 @@ class _Killed(subprocess.Popen[bytes]):
         self.wait()
 
 
-def test_one_that_is_killed_at_its_start_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_helper_killed_at_its_start_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     both = Helpers()
     with monkeypatch.context() as patched:
         patched.setattr(subprocess, "Popen", _Killed)
@@ -54,7 +54,7 @@ def test_one_that_is_killed_at_its_start_is_replaced(monkeypatch: pytest.MonkeyP
         both.close()
 
 
-def test_it_finds_its_modules_if_the_supervisor_ends_at_once(
+def test_a_helper_finds_its_modules_if_the_supervisor_ends_at_once(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     started: list[subprocess.Popen[bytes]] = []

@@ -166,7 +166,7 @@ async def test_a_follower_waits_without_polling_and_may_stop(it: Bench) -> None:
         reader.stop()
 
 
-async def test_what_was_printed_before_the_session_died_is_kept(it: Bench) -> None:
+async def test_output_before_the_end_of_the_session_is_kept(it: Bench) -> None:
     it.begin(streamed=True)
     it.say("last words")
     it.transcript.finish(SessionEndedError("killed"))
@@ -295,7 +295,9 @@ async def test_the_oldest_executions_go_first(it: Bench, monkeypatch: pytest.Mon
     assert [e.number for e in starts] == list(range(header.dropped + 1, 21))
 
 
-async def test_what_runs_is_never_given_up(it: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_running_code_stays_in_the_transcript(
+    it: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(transcript, "MAX_TRANSCRIPT_BYTES", 5000)
     it.begin("long")
     for number in range(20):
@@ -458,30 +460,6 @@ def test_a_flood_of_tiny_pieces_is_bounded() -> None:
 
 
 # On the wire
-
-
-async def test_entries_survive_the_wire(it: Bench) -> None:
-    it.begin("x" * 10)
-    it.transcript.finish(
-        Outcome(
-            stdout="s" * (MAX_STREAM_CHARS + 1),
-            stderr="e",
-            exit_code=0,
-            displays=({"text/plain": "1", "image/png": "AA"},),
-            truncated={"stdout": Truncation(omitted_bytes=9, file=None)},
-        )
-    )
-    for entry in entries(it.transcript.read()):
-        assert wire.entry(*wire.to_wire(entry)) == entry
-    it.begin()
-    it.transcript.finish(NsmError("odd", hint="Go on.", data={"n": 1}))
-    end = entries(it.transcript.read())[-1]
-    again = wire.entry(*wire.to_wire(end))
-    assert isinstance(end, ExecutionEnd)
-    assert isinstance(again, ExecutionEnd)
-    assert again._replace(error=None) == end._replace(error=None)
-    assert again.error is not None
-    assert again.error.hint == "Go on."
 
 
 async def test_jobs_are_told_in_order(it: Bench) -> None:
