@@ -254,6 +254,11 @@ hosts = 5
     ]
 
 
+def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(config_file.ConfigError, match="cannot be read: Is a directory"):
+        config_file.load(str(tmp_path))
+
+
 def test_a_file_without_end(tmp_path: Path) -> None:
     file = tmp_path / "config.toml"
     file.write_bytes(b"#" * (config_file.MAX_CONFIG_BYTES + 1))

@@ -36,15 +36,6 @@ if TYPE_CHECKING:
 pytestmark = virtual_time
 
 
-async def test_many_requests_at_once_are_answered_as_they_finish() -> None:
-    async with bench() as it:
-        peer = await it.connect()
-        slow = await peer.start("run", env="python", code="wait", session="slow")
-        assert (await peer.call("run", env="python", code="quick"))["stdout"] == "quick"
-        await peer.call("interrupt", target="slow")
-        assert (await peer.answer(slow))["interrupted"] is True
-
-
 async def test_output_comes_as_events_before_the_answer() -> None:
     async def chatty(agent: FakeAgent, jail: FakeJail) -> None:
         await agent.be_ready()
@@ -126,23 +117,6 @@ async def test_a_client_that_vanishes_takes_its_one_shot_with_it() -> None:
         other = await it.connect()
         await other.call("interrupt", target="kept")
         assert (await other.call("result", execution_id="k"))["interrupted"] is True
-
-
-async def test_listing_and_killing() -> None:
-    async with bench() as it:
-        peer = await it.connect()
-        for name in ("a", "b", "c"):
-            await peer.call("run", env="python", code="1", session=name)
-        rows = (await peer.call("sessions"))["sessions"]
-        assert [row["name"] for row in rows] == ["a", "b", "c"]
-        report = await peer.call("kill", targets=["a", "nobody"])
-        assert [row["name"] for row in report["killed"]] == ["a"]
-        assert report["errors"][0]["error"]["code"] == "unknown-session"
-        await trio.sleep(30)
-        await peer.call("run", env="python", code="1", session="c")
-        assert [r["name"] for r in (await peer.call("kill", idle_s=10))["killed"]] == ["b"]
-        assert [r["name"] for r in (await peer.call("kill", all=True))["killed"]] == ["c"]
-        assert (await peer.call("sessions"))["sessions"] == []
 
 
 async def test_more_sessions_than_a_frame_has_room_for_are_listed_in_parts(

@@ -100,26 +100,11 @@ async def test_many_sessions_of_one_name_are_counted_and_not_all_listed() -> Non
         assert it.run_service.find("scope7/a").id == error.value.data["ids"][7]
 
 
-async def test_a_one_shot_gets_a_jail_of_its_own() -> None:
-    async with bench() as it:
-        first, second = await it.run(session=None), await it.run(session=None)
-        assert first.session_id != second.session_id
-        assert first.session_name is None
-        await trio.testing.wait_all_tasks_blocked()
-        assert it.run_service.live_sessions() == []
-
-
 async def test_a_session_is_bound_to_its_environment() -> None:
     async with bench() as it:
         await it.run()
         with pytest.raises(WrongEnvironmentError, match="runs python, not bash"):
             await it.run(env="bash")
-
-
-async def test_an_older_name_of_an_environment_is_accepted() -> None:
-    async with bench() as it:
-        assert (await it.run(env="shell")).env == "bash"
-        assert (await it.run(env="bash")).created is False
 
 
 async def test_a_markdown_fence_is_taken_off() -> None:

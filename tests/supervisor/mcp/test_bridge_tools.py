@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 
 import pytest
-from trio.testing import MockClock, wait_all_tasks_blocked
 
 from fake_programs import FakeProgramCall, FakePrograms, a_program
 from fake_runner import FakeRunner, a_project, echo
@@ -13,11 +12,9 @@ from json_peer import MODERN_META, Message, Peer, text_of
 from mcp_peer import attachment, served
 from nsm.wire.errors import BadProgramError, BadProjectError, BadRequestError, UnknownProgramError
 from nsmd.bridge.programs import ProgramEnd
-from nsmd.mcp import run_tool
 from nsmd.model.limits import ClientLimits
 
 ERAS = pytest.mark.parametrize("modern", [False, True])
-CHANGED = {"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}
 ATTACHMENT = "0123456789abcdef"
 
 
@@ -51,42 +48,6 @@ async def names(peer: Peer, *, modern: bool = False) -> list[str]:
 
 def succeed(started: FakeProgramCall) -> None:
     started.answer(ProgramEnd(exit_code=0, stdout="deployed\n", duration_s=0.25))
-
-
-@ERAS
-async def test_a_program_is_found_explained_and_started(modern: bool) -> None:
-    programs = FakePrograms(auto=succeed)
-    programs.listed = [a_program("deploy", "Deploys it.", "# Deploy\n\nTakes a version.\n")]
-    async with attachment(FakeRunner(), programs=programs) as peer:
-        await peer.attach()
-        if not modern:
-            shook = await peer.initialize()
-            assert shook["instructions"] == run_tool.INSTRUCTIONS_WITH_PROGRAMS
-        assert await names(peer, modern=modern) == ["run", "list_programs", "help", "execute"]
-        listed = await call(peer, "list_programs", {}, modern=modern)
-        assert (text_of(listed), listed["isError"]) == ("- deploy: Deploys it.", False)
-        explained = await call(peer, "help", {"program": "deploy"}, modern=modern)
-        assert text_of(explained) == "# Deploy\n\nTakes a version.\n"
-        result = await call(
-            peer, "execute", {"program": "deploy", "args": ["v1", "-x"]}, modern=modern
-        )
-        assert (text_of(result), result["isError"]) == ("deployed\n", False)
-        assert result["_meta"]["nsm"] == {
-            "exit_code": 0,
-            "signal": None,
-            "why_stopped": None,
-            "duration_s": 0.25,
-            "timeout_s": 300.0,
-            "left": 0,
-            "omitted_bytes": {"stdout": 0, "stderr": 0},
-            "omitted_chars": 0,
-        }
-        assert result.get("resultType") == ("complete" if modern else None)
-        asked = (await programs.next()).asked
-        assert (asked.name, asked.arguments) == ("deploy", ["v1", "-x"])
-        assert asked.caller.client == ("modern-client" if modern else "old-client")
-        assert asked.caller.way == "mcp"
-        assert asked.caller.granted is None
 
 
 async def everything_said(programs: FakePrograms | None, variables: dict[str, str]) -> list[bytes]:
@@ -242,31 +203,6 @@ async def test_names_and_arguments_reach_the_bridge_as_they_came() -> None:
 
 
 @ERAS
-async def test_lines_are_told_as_they_come(modern: bool, autojump_clock: MockClock) -> None:
-    programs = FakePrograms("deploy")
-    async with attachment(FakeRunner(), programs=programs) as peer:
-        await peer.attach()
-        if not modern:
-            await peer.initialize()
-        sent = await peer.start(
-            "tools/call", params("execute", {"program": "deploy"}, modern=modern, token="t")
-        )
-        started = await programs.next()
-        started.on_line("stdout", "building")
-        assert (await peer.receive())["params"]["message"] == "building"
-        started.on_line("stderr", "careful")
-        told = await peer.receive()
-        assert told["params"]["message"] == "[stderr] careful"
-        assert told["params"]["progressToken"] == "t"
-        for number in range(50):
-            started.on_line("stdout", str(number))
-        succeed(started)  # what waits is told before the answer
-        told_last = [(await peer.receive())["params"]["message"] for _ in range(50)]
-        assert told_last == [str(number) for number in range(50)]
-        assert (await peer.receive())["id"] == sent
-
-
-@ERAS
 @pytest.mark.parametrize("token", [None, 1])
 async def test_a_call_taken_back_is_stopped_at_once(modern: bool, token: object) -> None:
     programs = FakePrograms("deploy")
@@ -314,60 +250,6 @@ async def test_a_call_that_a_shim_sends_again_has_the_id_that_it_had() -> None:
             asked = (await programs.next()).asked
             ids.append((asked.call_id, asked.again))
     assert ids == [(f"{ATTACHMENT}-5", False), (f"{ATTACHMENT}-5", True)]
-
-
-async def test_calls_without_numbers_have_ids_of_their_own() -> None:
-    programs = FakePrograms("deploy", auto=succeed)
-    async with served(FakeRunner(), programs=programs) as peer:
-        for _ in range(2):
-            await call(peer, "execute", {"program": "deploy"})
-        first, second = [(await programs.next()).asked for _ in range(2)]
-        assert first.call_id
-        assert first.call_id != second.call_id
-        assert not second.again
-
-
-@ERAS
-async def test_clients_are_told_when_programs_come_and_when_they_go(modern: bool) -> None:
-    programs = FakePrograms()
-    async with attachment(FakeRunner(), programs=programs) as peer:
-        await peer.attach()
-        if modern:
-            wanted: Message = {"notifications": {"toolsListChanged": True}, "_meta": MODERN_META}
-            await peer.start("subscriptions/listen", wanted)
-            await peer.receive()
-        else:
-            await peer.initialize()
-        assert await names(peer, modern=modern) == ["run"]
-        programs.change("deploy")
-        assert (await peer.receive())["method"] == CHANGED["method"]
-        assert "execute" in await names(peer, modern=modern)
-        programs.change("deploy", "restart-db")  # the tools are the same
-        await wait_all_tasks_blocked()
-        assert "execute" in await names(peer, modern=modern)
-        programs.change()
-        assert (await peer.receive())["method"] == CHANGED["method"]
-        assert await names(peer, modern=modern) == ["run"]
-
-
-async def test_programs_that_come_are_named_to_who_asks_then() -> None:
-    programs = FakePrograms()
-    async with attachment(FakeRunner(), programs=programs) as peer:
-        await peer.attach()
-        found = (await peer.request("server/discover", {"_meta": MODERN_META}))["result"]
-        assert found["instructions"] == run_tool.INSTRUCTIONS
-        programs.change("deploy")
-        found = (await peer.request("server/discover", {"_meta": MODERN_META}))["result"]
-        assert found["instructions"] == run_tool.INSTRUCTIONS_WITH_PROGRAMS
-
-
-async def test_nothing_is_subscribed_to_when_clients_are_gone() -> None:
-    programs = FakePrograms("deploy")
-    async with attachment(FakeRunner(), programs=programs) as peer:
-        await peer.attach()
-        await wait_all_tasks_blocked()
-        assert len(programs.subscribers) == 1
-    assert programs.subscribers == []
 
 
 async def test_results_are_bounded_and_each_stream_has_its_share() -> None:

@@ -9,6 +9,7 @@ import pytest
 from nsm.dataclass import replace
 from nsm.wire.errors import BadRequestError
 from nsmd.jail.templates.spec import can_preload
+from nsmd.manager.run_requests import check_runs_code
 from nsmd.model.packages import (
     ImageReference,
     WantedPackages,
@@ -130,3 +131,11 @@ def test_python_of_an_image_can_preload() -> None:
     assert can_preload(web)
     assert not can_preload(replace(web, interpreter="bash"))
     assert not can_preload(replace(web, program=""))
+
+
+def test_only_an_image_may_have_no_interpreter() -> None:
+    image = ImageRoot(directory="/a", python=("python",))
+    check_runs_code(Environment(name="web", interpreter="bash"))
+    check_runs_code(Environment(name="web", interpreter="bash", program="/bin/bash", image=image))
+    with pytest.raises(BadRequestError, match="runs no code"):
+        check_runs_code(Environment(name="web", interpreter="bash", image=image))

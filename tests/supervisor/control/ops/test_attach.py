@@ -294,28 +294,6 @@ async def test_an_agent_that_cannot_stream_late_gives_its_output_at_the_end() ->
 # Code of others
 
 
-async def test_code_joins_a_session_of_another_scope() -> None:
-    typing = Typing()
-    async with bench(typing) as it:
-        peer = await it.connect()
-        first = await peer.start("run", env="python", code="x", session="a")
-        await trio.testing.wait_all_tasks_blocked()
-        await typing.answer(stdout="1")
-        session = (await peer.answer(first))["session"]
-        joining = await peer.start(
-            "run_in", target=session["id"], code="y", timeout_s=99, execution_id="j", stream=True
-        )
-        await trio.testing.wait_all_tasks_blocked()
-        await typing.say("2")
-        await typing.answer(stdout="2")
-        result = await peer.answer(joining)
-        assert result["session"] == session | {"created": False}
-        assert (result["stdout"], result["env"]) == ("2", "python")
-        assert (result["timeout_s"], result["clamped_from_s"]) == (30, 99)
-        assert [event.data["text"] for event in peer.events] == ["2"]
-        assert (await peer.call("result", execution_id="j"))["stdout"] == "2"
-
-
 async def test_joining_code_is_interrupted_by_its_own_client_only() -> None:
     async with bench() as it:
         peer, joiner = await it.connect(), await it.connect()
