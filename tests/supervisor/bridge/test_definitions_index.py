@@ -196,15 +196,3 @@ async def test_a_look_that_hangs_holds_up_nobody(
             await it.index.read_again()
     finally:
         goes_on.set()
-
-
-async def test_a_fault_of_ours_is_a_problem(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def fail(_: str) -> DefinitionsScan:
-        raise RecursionError
-
-    monkeypatch.setattr(definitions, "read_directory", fail)
-    async with watching(tmp_path) as it:
-        assert it.reasons == ["nsm failed to look at it; the supervisor's log has the details"]
-        assert "RecursionError" in caplog.text

@@ -109,22 +109,3 @@ async def test_git(site: tuple[Path, str]) -> None:
         first, *refused = found.splitlines()
         assert first == "first"
         assert "error: 403" in "".join(refused)
-
-
-@pytest.mark.slow
-@pytest.mark.node
-async def test_npm(site: tuple[Path, str]) -> None:
-    directory, url = site
-    (directory / "left").write_text(
-        '{"name": "left", "dist-tags": {"latest": "1.2.3"}, '
-        '"versions": {"1.2.3": {"name": "left", "version": "1.2.3"}}}'
-    )
-    async with open_netbench({"bash": rule(url)}) as bench:
-        found = await said(
-            bench,
-            "command -v npm >/dev/null || { echo not there: npm; exit; }; cd /tmp && "
-            f"npm view --registry {url} --fetch-retries 0 left version; "
-            "npm view --registry http://other.test --fetch-retries 0 left version || :",
-        )
-        assert found.startswith("1.2.3\n")
-        assert "403" in found

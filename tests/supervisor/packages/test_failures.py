@@ -22,10 +22,6 @@ UV_TREE = """\
       requirements are unsatisfiable.
       hint: Wheels are required"""
 
-UV_INDEX = """\
-error: Request failed after 3 retries in 9.6s
-  cause: Failed to fetch: https://index.test/simple/demo/
-  cause: tunnel error: unsuccessful"""
 
 UV_REQUIREMENT = """\
 error: Couldn't parse requirement in `/build/build-202e36d14cc9248b/wanted.txt` at position 0
@@ -140,12 +136,6 @@ def test_a_failure_of_a_tool_is_told_with_advice(
     assert message in said
     assert "hint" not in said
     assert hint in advice
-
-
-def test_why_a_connection_was_not_made_is_told_as_well() -> None:
-    ran = JailOutcome(status=2, tail=tuple(UV_INDEX.splitlines()))
-    said, _ = why_failed(ran, "uv", ["index.test has no address"], done="resolved")
-    assert said.endswith("tunnel error: unsuccessful (index.test has no address)")
 
 
 @pytest.mark.parametrize(

@@ -419,21 +419,6 @@ async def test_logs_of_what_is_forgotten_are_removed(
     assert len(list((it.state / "logs").iterdir())) <= 2
 
 
-async def test_environments_of_the_supervisors_variable_are_built(it: Bench) -> None:
-    reference = it.nix.builds("science", ("out", it.artifact()))
-    async with it.open(reference, "./bad#x") as builder:
-        building = builder.find("science")
-        await ended(building)
-        assert it.names() == {"science"}
-        assert "its path is not absolute" in it.why("anything")
-        with pytest.raises(BadRequestError, match="NIX_SANDBOX_ENVS names it"):
-            await builder.remove("science")
-    async with it.open(reference):
-        assert it.names() == {"science"}, "from the last time, while it is built again"
-    async with it.open():
-        assert it.names() == set()
-
-
 @pytest.mark.parametrize("found", [False, True])
 async def test_a_collection_leaves_what_a_build_has_just_made_or_found(
     it: Bench, monkeypatch: pytest.MonkeyPatch, *, found: bool

@@ -16,7 +16,7 @@ from nsmd.jail.limits import tree as files
 from nsmd.jail.limits.confinement import Confinement, Measured
 from nsmd.jail.limits.enforcer import enforcement_by
 from nsmd.jail.limits.group import AGENT_MB, AT_REST, PART, Group, limits_of
-from nsmd.jail.limits.tree import OWN_WEIGHT, GroupTree, NoGroupsError, find_place, is_frozen
+from nsmd.jail.limits.tree import GroupTree, NoGroupsError, find_place, is_frozen
 from nsmd.model.values import Outcome, SessionLimits
 
 if TYPE_CHECKING:
@@ -415,11 +415,3 @@ def test_a_kernel_that_does_not_take_it_is_not_asked_at_each_look(
         session.look()
     assert seen == [LOW]
     assert "cpu.weight: " in caplog.text
-
-
-def test_the_supervisor_keeps_its_weight(fake: FakeTree, session: Session) -> None:
-    session.run()
-    session.look()
-    session.look()
-    assert (fake.top / "supervisor/cpu.weight").read_text().strip() == str(OWN_WEIGHT)
-    assert (fake.top / "sessions/cpu.weight").read_text().strip() == "100"
