@@ -190,7 +190,7 @@ def test_ports_that_cannot_be_opened_are_refused_with_the_reason(
         with pytest.raises(BadRequestError, match="expected an absolute path behind unix:"):
             client.ports.open("web", 8000, listen="unix:")
         for number in (0, 65536):
-            with pytest.raises(BadRequestError, match="no port"):
+            with pytest.raises(BadRequestError, match="is not a port"):
                 client.ports.open("web", number)
         with pytest.raises(UnknownSessionError):
             client.ports.open("gone", 8000)
