@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import os
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -11,9 +13,15 @@ from nsm.client import (
     environments,
     host,
     jobs,
+    places,
     sandbox,
     session_files,
 )
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
 
 PAIRS = [
     (nsm.Client, nsm.AsyncClient),
@@ -52,3 +60,17 @@ def test_the_same_methods_with_the_same_arguments(blocking: type, awaited: type)
         assert not inspect.iscoroutinefunction(one)
         assert inspect.iscoroutinefunction(other) == (name not in NOT_AWAITED), name
         assert inspect.getdoc(one), name
+
+
+# The current directory as the project, and why it may be none.
+
+
+def test_a_name_that_is_not_utf_8_is_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    odd = os.path.join(os.fsencode(tmp_path), b"caf\xe9")
+    os.mkdir(odd)
+    monkeypatch.chdir(os.fsdecode(odd))
+    assert places.current_project() is None
+    assert "is not UTF-8" in places.why_no_project()
+    assert "home directory" not in places.why_no_project()

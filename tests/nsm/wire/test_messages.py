@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import samples
+from nsm.wire import transcripts
 from nsm.wire.code import RunResult
 from nsm.wire.environments import EnvironmentRow
 from nsm.wire.errors import BadRequestError, NsmError, OverloadedError
@@ -460,3 +461,33 @@ def test_each_missing_or_mistyped_field_is_named(
         else:
             with pytest.raises(RemoteProtocolError, match=f"nothing for `{key}`"):
                 read(kind, missing)
+
+
+# Answers of `logs` and of the operations on one session, checked.
+
+
+OUTPUT = {"execution_id": "x-1", "stream": "stderr", "text": "hm"}
+
+
+def test_events_of_a_newer_supervisor_are_passed_over() -> None:
+    assert transcripts.entry("weather", {"rain": True}) is None
+
+
+@pytest.mark.parametrize(
+    ("event", "data"),
+    [
+        ("session", samples.session_start(started_at="now")),
+        ("session", {}),
+        ("execution", samples.execution_start(code=None)),
+        ("output", OUTPUT | {"stream": "stdin"}),
+        ("output", OUTPUT | {"skipped": "5"}),
+        ("finished", samples.execution_end(displays=[5])),
+        ("finished", samples.execution_end(displays=[{"data": {"a": 1}, "omitted": {}}])),
+        ("finished", samples.execution_end(displays=[{"data": {}, "omitted": {"a": "b"}}])),
+        ("finished", samples.execution_end(truncated={"stdout": 5})),
+        ("finished", samples.execution_end(error="no")),
+    ],
+)
+def test_entries_of_the_wrong_shape(event: str, data: dict[str, Any]) -> None:
+    with pytest.raises(RemoteProtocolError):
+        transcripts.entry(event, data)
