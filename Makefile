@@ -17,7 +17,7 @@ SOAK_AGAIN ?=
 BIN := .venv/bin
 # A minute's worth: the protocol, sessions, interpreters, real clients and a sibling's attacks.
 SMOKE := $(addprefix tests/, nsm/wire nsm/client supervisor/model supervisor/sessions supervisor/manager supervisor/pool \
-	supervisor/jail/test_bubblewrap.py isolation/test_forks.py \
+	supervisor/jail/test_launcher.py isolation/test_forks.py \
 	e2e/test_sessions.py e2e/test_mcp_clients.py agent/test_agent_python.py agent/test_agent_bash.py)
 CODE := agent benchmarks clients docs/conf.py hatch_build.py supervisor tests tools
 
