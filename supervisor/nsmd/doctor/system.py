@@ -410,7 +410,7 @@ def _memory(host: Host) -> HostCheck:
     if available // _MIB_KB < LITTLE_MEMORY_MB:
         return warn(
             detail,
-            "End sessions that nobody needs (nsm ps, nsm kill --idle 1h), or set [pool] "
+            "End sessions that nobody needs (nsm ps, nsm kill --idle 3600), or set [pool] "
             "max_spares = 0.",
         )
     return ok(detail)

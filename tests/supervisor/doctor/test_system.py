@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import resource
 
 import pytest
 
 from doctor_world import World, named
+from nsm.cli.main import load
 from nsmd.doctor.system import (
     BORN_S,
     check_kernel,
@@ -141,6 +143,8 @@ def test_memory(world: World) -> None:
     world.file("/proc/meminfo", "MemAvailable: 100000 kB\n")
     row = named(check_room(world.host, settings), "memory")
     assert (row.status, "max_spares = 0" in row.fix) == ("warn", True)
+    (seconds,) = re.findall(r"nsm kill --idle (\w+)", row.fix)
+    assert load("kill").parser().parse_args(["--idle", seconds]).idle == 3600
     world.file("/proc/meminfo", "")
     assert named(check_room(world.host, settings), "memory").status == "warn"
 
