@@ -191,7 +191,7 @@ def without_numbers(text: str) -> str:
     """The text without what differs from run to run, and the spaces that align it."""
     text = re.sub(r"\+[0-9a-f]{8}\b", "", text)  # the commit, where it is known
     text = re.sub(r"\b[0-9a-f]{8}\b", "ID", text)
-    text = re.sub(r"(?<!\w)/\S+", "PATH", text)
+    text = re.sub(r"(?<!\w)~?/\S+", "PATH", text)
     # What keeps a session to its limits is the host's: the last column of `nsm ps`.
     text = re.sub(r"(?m)\b(cgroup|watchdog|processes)$", "LIMITS", text)
     return re.sub(r" +", " ", re.sub(r"[\d.]+", "0", text))
