@@ -48,7 +48,9 @@ MemoryError
 """
 
 
-@pytest.mark.parametrize("name", ["python", "bash", "node"])
+@pytest.mark.parametrize(
+    "name", ["python", *(pytest.param(name, marks=pytest.mark.slow) for name in ("bash", "node"))]
+)
 async def test_code_that_a_rule_stopped_is_explained(name: str) -> None:
     environment = replace(environments()[name], memory_mb=MEMORY_MB)
     launcher = new_launcher(LIMITS)

@@ -230,7 +230,7 @@ async def none_left_of(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("hang", HANGS)
-@pytest.mark.parametrize("schema", [0, 1])
+@pytest.mark.parametrize("schema", [pytest.param(0, marks=pytest.mark.slow), 1])
 async def test_a_start_that_hangs_is_ended_with_all_its_processes(
     schema: int, hang: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -242,7 +242,7 @@ async def test_a_start_that_hangs_is_ended_with_all_its_processes(
 
 
 @pytest.mark.parametrize("hang", HANGS)
-@pytest.mark.parametrize("schema", [0, 1])
+@pytest.mark.parametrize("schema", [pytest.param(0, marks=pytest.mark.slow), 1])
 async def test_a_launch_that_is_cancelled_leaves_nothing(
     schema: int, hang: str, folder: Path
 ) -> None:
@@ -264,7 +264,7 @@ async def test_a_launch_that_is_cancelled_leaves_nothing(
 # ------------------------------------------------------------------------------------- failures
 
 
-@pytest.mark.parametrize("schema", [0, 1])
+@pytest.mark.parametrize("schema", [pytest.param(0, marks=pytest.mark.slow), 1])
 @pytest.mark.parametrize(
     ("script", "said"),
     [

@@ -114,6 +114,7 @@ print(b"ANOTHER_NAME" in code)
 """
 
 
+@pytest.mark.slow
 def test_code_is_kept_for_the_next_supervisor_until_a_module_changes(tmp_path: Path) -> None:
     """Also if it changes while a supervisor runs, which goes on with what it has read."""
     folder = tmp_path / "agent"
