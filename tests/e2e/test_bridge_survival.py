@@ -232,7 +232,8 @@ def test_running_programs_may_end_before_the_supervisor_does(short_dir: Path, ho
     assert tools.beside() == ["audit.log"]
 
 
-@pytest.mark.parametrize("how", [pytest.param("reload", marks=pytest.mark.slow), "shutdown"])
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["reload", "shutdown"])
 def test_programs_that_do_not_end_in_time_are_ended_with_all_they_started(
     short_dir: Path, how: str
 ) -> None:

@@ -353,6 +353,7 @@ def test_another_projects_changes_are_asked_for(sh: Shell, command: str) -> None
             assert ("there is nothing to" in person.text) == (code == 0)
 
 
+@pytest.mark.slow
 def test_the_supervisor_ends_only_when_a_person_says_yes(short_dir: Path) -> None:
     with supervisor(short_dir) as running:
         sh = Shell(running, short_dir)

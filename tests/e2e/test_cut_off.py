@@ -75,7 +75,7 @@ def client(short_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Client
     end_holder(short_dir)
 
 
-@pytest.mark.parametrize("moment", [0, 3])
+@pytest.mark.parametrize("moment", [3, pytest.param(0, marks=pytest.mark.slow)])
 def test_copies_go_on(client: Client, tmp_path: Path, moment: int) -> None:
     data = random.Random(7).randbytes(20_000_000)
     (tmp_path / "there/below").mkdir(parents=True)
@@ -112,7 +112,9 @@ def rows(client: Client) -> set[str]:
 
 
 # Calls of a save, of which the first look at the session and the last close its parts.
-@pytest.mark.parametrize("calls", [0, 3, 6, pytest.param(9, marks=pytest.mark.slow), 12])
+@pytest.mark.parametrize(
+    "calls", [3, 12, *(pytest.param(calls, marks=pytest.mark.slow) for calls in (0, 6, 9))]
+)
 def test_a_save_and_what_is_made_of_it_go_on(client: Client, short_dir: Path, calls: int) -> None:
     client.run("x = list(range(1000)); open('a.txt', 'w').write('a')", env="python", session="work")
     client.left = calls

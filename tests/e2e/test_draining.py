@@ -64,6 +64,7 @@ def test_on_sigterm_what_runs_finishes_and_is_answered(short_dir: Path) -> None:
         assert it.process.wait(END_TIMEOUT_S) == 0
 
 
+@pytest.mark.slow
 def test_signals_that_its_starter_has_blocked(short_dir: Path) -> None:
     """Ray's actors block SIGINT; code is interrupted by it all the same, and keeps its state."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT, signal.SIGTERM])

@@ -141,6 +141,7 @@ exec /usr/bin/python3 "$@"
 """
 
 
+@pytest.mark.slow
 def test_an_interpreter_that_was_killed_is_asked_again(short_dir: Path) -> None:
     shim = short_dir / "python3"
     shim.write_text(KILLED_AT_FIRST.format(short_dir / "asked"))

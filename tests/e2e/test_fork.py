@@ -79,6 +79,7 @@ def test_several_forks_at_once_and_forks_of_forks(client: Client) -> None:
     assert printed(client, again.name, "print(x)") == "0\n"
 
 
+@pytest.mark.slow
 def test_the_end_of_a_fork_is_told_by_the_next_supervisor(short_dir: Path) -> None:
     with supervisor(short_dir) as first, first.client() as client:
         printed(client, "original", "x = 1")

@@ -199,6 +199,7 @@ sys.exit(main())
 """nsm as it would be with the next version of the control protocol."""
 
 
+@pytest.mark.slow
 def test_another_version_is_refused_and_can_be_replaced(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
@@ -260,6 +261,7 @@ def test_ctrl_c_in_run(far: FarMachine) -> None:
     assert far.run("nsm", "ps").stdout == "No sessions.\n"
 
 
+@pytest.mark.slow
 def test_an_interrupt_that_is_lost_with_its_connection(
     far: FarMachine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

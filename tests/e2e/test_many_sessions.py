@@ -97,6 +97,7 @@ async def test_more_at_once_than_there_may_be(limited: Supervisor) -> None:
     assert descriptors(it) <= before
 
 
+@pytest.mark.slow
 async def test_no_descriptor_for_another_jail_costs_that_jail_only(limited: Supervisor) -> None:
     """Starts fail halfway if the plan fails, and they are reported; nobody else notices."""
     it = limited

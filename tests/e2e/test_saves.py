@@ -269,6 +269,7 @@ def test_no_save_goes_through_a_link_below_the_working_directory(
     assert os.path.isfile("x.nsmsave")
 
 
+@pytest.mark.slow
 def test_a_save_says_what_its_transcript_lacks(short_dir: Path, tmp_path: Path) -> None:
     with supervisor(short_dir, keep=True) as it:
         with it.client() as client:

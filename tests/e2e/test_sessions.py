@@ -257,7 +257,13 @@ HOSTS = [
 ]
 
 
-@pytest.mark.parametrize(("host", "says"), HOSTS, ids=["no bwrap", "no user namespaces"])
+@pytest.mark.parametrize(
+    ("host", "says"),
+    [
+        pytest.param(*HOSTS[0], id="no bwrap"),
+        pytest.param(*HOSTS[1], id="no user namespaces", marks=pytest.mark.slow),
+    ],
+)
 def test_a_host_without_jails_says_what_to_do(short_dir: Path, host: list[str], says: str) -> None:
     """The host is a jail of its own, in which the thing is really missing."""
     short_dir.chmod(0o700)

@@ -164,6 +164,7 @@ def test_the_copy_of_a_project_goes_back(undoing: Supervisor, tmp_path: Path) ->
     assert (project / "src/one").read_text() == "host's src/one"
 
 
+@pytest.mark.slow
 def test_checkpoints_are_known_after_a_restart(short_dir: Path) -> None:
     with supervisor(short_dir, config=ON, keep=True) as it:
         with it.client() as client:
