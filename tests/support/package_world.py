@@ -123,7 +123,7 @@ class Workshop:
         return details
 
     def leftovers(self) -> list[str]:
-        """What builds have left behind."""
+        """Files that builds have left behind."""
         builds = self.folder / "envs/.builds"
         return [str(path) for kind in ("*/build*", "alone-*") for path in builds.glob(kind)]
 

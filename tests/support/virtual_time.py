@@ -15,7 +15,7 @@ import trio.testing
 
 virtual_time = pytest.mark.virtual_time
 real_time = pytest.mark.virtual_time(False)
-"""For a test in a file of virtual time."""
+"""The real clock, for a test in a file of virtual time."""
 
 
 def run_in_virtual_time(

@@ -144,7 +144,7 @@ NOTES: dict[str, tuple[str, dict[str, Any], str]] = {
         python_package("opencv-python"),
     ),
 }
-"""What a program says, how it ended, and what its one note is about; empty where there is none."""
+"""A program's words, how it ended, and what its one note is about; empty where there is none."""
 
 
 @pytest.mark.parametrize("name", NOTES)

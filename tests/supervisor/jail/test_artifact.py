@@ -65,7 +65,7 @@ async def open_bench(folder: Path) -> AsyncGenerator[BwrapLauncher]:
 
 
 async def refused(folder: Path, spec: JailSpec, match: str | None = None) -> StartFailedError:
-    """Why a jail does not start, after which nothing of it is left."""
+    """The reason why a jail does not start, after which nothing of it is left."""
     async with open_bench(folder) as launcher:
         with pytest.raises(StartFailedError, match=match) as caught:
             await launcher.launch(spec)
