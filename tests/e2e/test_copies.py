@@ -220,12 +220,13 @@ def test_a_directory_is_written_through_no_link(copies: Copies, tmp_path: Path) 
     assert below(private / "d") == {"a", "c", "p", "sub", "sub/b"}
 
 
-def test_links_do_not_come_down(copies: Copies, tmp_path: Path) -> None:
+def test_links_and_pipes_do_not_come_down(copies: Copies, tmp_path: Path) -> None:
     copies.files.write("d/a", "a", parents=True)
     (tmp_path / "link").symlink_to("/etc/passwd")
     (tmp_path / "up").mkdir()
     (tmp_path / "up" / "link").symlink_to("/etc/passwd")
     assert copies.cp(f"{tmp_path}/up/.", ":d") == (0, "")
-    said = "nsm: :d: links and special files were left out: 1\n"
+    copies.run("import os; os.mkfifo('/workspace/d/pipe')")
+    said = "nsm: :d: links and special files were left out: 2\n"
     assert copies.cp(":d", tmp_path / "here") == (0, said)
     assert below(tmp_path / "here") == {"a"}

@@ -167,7 +167,7 @@ class FileContent(NamedTuple):
 
 
 LINK = "is a link"
-SPECIAL = "is not a file, directory or link"
+SPECIAL = "is no file, directory or link"  # also in the agents of live sessions, word for word
 """Reasons for leaving something out of a copy that hold for all that is like it."""
 
 
