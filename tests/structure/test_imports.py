@@ -288,11 +288,15 @@ def test_a_program_loads_no_heavy_module_at_start(
 
 
 def test_modules_of_sessions_are_loaded_after_the_first_calls() -> None:
-    """While a supervisor runs, an upgrade may replace its modules by those of another version."""
+    """While a supervisor runs, an upgrade may replace its modules by those of another version.
+
+    They are loaded whether or not an MCP client comes.
+    """
     code = """
-import sys, trio
+import sys, trio.testing
 from nsmd.app.daemon import load_the_rest
-trio.run(load_the_rest, trio.lowlevel.checkpoint)
+trio.run(load_the_rest, clock=trio.testing.MockClock(autojump_threshold=0))
+assert "mcp" not in sys.modules
 print(*sys.modules)
 """
     loaded = subprocess.run(

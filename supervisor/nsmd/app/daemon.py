@@ -49,6 +49,9 @@ log = logging.getLogger(__name__)
 NEEDED_LATER = ("nsmd.denials.explaining", "nsmd.sessions.changes")
 """Modules that sessions need at some time, and that are not imported at the start."""
 
+LOAD_AFTER_S = 10.0
+"""Time from the start to their import: longer than most programs that start a supervisor use it."""
+
 END_DEADLINE_S = 10.0
 """Time for all jails to end; killing a thousand takes half a second."""
 
@@ -197,7 +200,8 @@ async def _serve_clients(
         await connections.start(frontends.http.serve)
         start.announce()
         connections.start_soon(status.run, services.events)
-        connections.start_soon(load_the_rest, frontends.endpoint.run)
+        connections.start_soon(frontends.endpoint.run)
+        connections.start_soon(load_the_rest)
         connections.start_soon(
             serve_metrics,
             os.path.join(paths.runtime_dir(), "metrics.sock"),
@@ -227,13 +231,14 @@ def _owners_of_secrets(services: Services) -> set[str]:
     return sessions | {row["id"] for row in services.boxes.rows()}
 
 
-async def load_the_rest(load_frontends: Callable[[], Awaitable[None]]) -> None:
+async def load_the_rest() -> None:
     """Read what the first calls may not need, before an upgrade replaces it.
 
     A module of another version than the others cannot be imported, and would end the session whose
-    result is to be explained.
+    result is to be explained. Not so the MCP endpoint, which is large: a client that attaches after
+    an upgrade may be refused.
     """
-    await load_frontends()
+    await trio.sleep(LOAD_AFTER_S)
     try:
         for module in NEEDED_LATER:
             await trio.to_thread.run_sync(import_module, module, abandon_on_cancel=True)
