@@ -26,7 +26,8 @@ from e2e_support import Supervisor, program, supervisor
 from nsm.client.sandbox import Sandbox
 from nsm.saves import RestoredRow, SaveError, Saves, interpreters, kept
 from nsm.saves.save_file import PARTS
-from nsm.wire.errors import NsmError
+from nsm.saves.saving import Saving
+from nsm.wire.errors import BadRequestError, NsmError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -337,6 +338,29 @@ def test_a_damaged_save_leaves_no_session(client: nsm.Client) -> None:
         with pytest.raises(SaveError):
             Saves(client).restore("work", "again")
     assert [row.name for row in client.sessions()] == ["work"]
+
+
+def test_a_refused_restore_changes_no_session(client: nsm.Client) -> None:
+    run(client, "x = 1")
+    Saves(client).save("work")
+    with pytest.raises(BadRequestError, match="already"):
+        Saves(client).restore("work")
+    with pytest.raises(SaveError, match="the save is of python, and the environment 'bash'"):
+        Saves(client).restore("work", "refused", env="bash")
+    with pytest.raises(NsmError, match="refused"):
+        client.inspect("refused")
+    run(client, "assert x == 1")
+
+
+def test_only_automatic_saves_make_room_and_the_oldest_first(client: nsm.Client) -> None:
+    for session in ("work", "other", "third"):
+        run(client, "x = 1", session)
+        Saving(client, session).save(None, timeout_s=None, max_mb=9, automatic=True)
+    Saves(client).save("work")
+    kept.drop_automatic(kept.used_bytes() - 1)
+    assert [save.session for save in kept.listed() if save.automatic] == ["third", "other"]
+    kept.drop_automatic(0)
+    assert [save.name for save in kept.listed()] == ["work"]
 
 
 def test_a_save_for_a_newer_nsm_is_refused(client: nsm.Client) -> None:

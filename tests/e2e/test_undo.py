@@ -178,6 +178,16 @@ def test_checkpoints_are_known_after_a_restart(short_dir: Path) -> None:
             assert [row.checkpoints for row in client.sessions()] == [3]
 
 
+def test_files_that_a_client_wrote_stay(undoing: Supervisor) -> None:
+    with undoing.client() as client:
+        client.run("x = 1", env="python", session="work")
+        client.files("work").write("given.txt", b"given")
+        client.run("open('given.txt', 'w').write('spoilt')", env="python", session="work")
+        assert client.undo("work").exit_code == 0
+        assert client.files("work").read("given.txt") == b"given"
+        client.kill("work")
+
+
 def test_undo_is_refused_while_code_runs(undoing: Supervisor) -> None:
     with undoing.client() as client, undoing.client() as other:
         client.run("import os; os.mkfifo('gate')", env="python", session="work")

@@ -259,6 +259,10 @@ async def test_a_live_session_is_what_a_call_asks_for_or_runs_nothing() -> None:
                 dataclasses.replace(plain, client=dataclasses.replace(ALICE, network=listed)),
                 "its network is off, not limited to x.org",
             ),
+            (
+                dataclasses.replace(plain, client=dataclasses.replace(ALICE, secrets=("key",))),
+                "its secrets are none, not key",
+            ),
         ):
             with pytest.raises(BadRequestError, match=f"{why}; the code was not run"):
                 it.run_service.submit(request)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from netbench import Names
 from nsmd.model.host_rules import HOST_NAME, Address, AllowList, parse_host
+from nsmd.network import host_check
 from nsmd.network.connections import (
     MAX_LOOK_UPS,
     MAX_SESSION_LOOK_UPS,
@@ -130,6 +131,13 @@ async def test_an_address_is_the_world_s_or_named(
     else:
         found = await usable_addresses(AllowList.of(allow), parse_host(host), 443, names)
         assert [str(address) for address in found] == reached
+
+
+async def test_a_public_address_of_this_machine_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_check, "is_own", lambda address: str(address) == "1.1.1.1")
+    names = Names({"a.test": ["1.1.1.1"], "b.test": ["1.1.1.2"]})
+    assert (await refusal(names, ["*"], "a.test")).verdict == "address"
+    assert await usable_addresses(AllowList.of(["*"]), "b.test", 443, names)
 
 
 @pytest.mark.parametrize("answer", ["127.0.0.1", "10.0.0.1", "::1", "fd00::1", "169.254.169.254"])

@@ -160,6 +160,12 @@ def test_the_feed_leaves_own_executions_to_their_watcher() -> None:
     assert feed.of_others.number == 2
 
 
+def test_a_client_s_name_cannot_drive_a_terminal() -> None:
+    feed, written = fed(start(client="\x1b[2J"))
+    assert feed.status == r"\x1b[2J's execution 1 is running"
+    assert "\x1b" not in written.text
+
+
 def test_the_feed_shows_own_executions_that_nobody_watches() -> None:
     feed, written = fed()
     feed.view("x-1", Watching())

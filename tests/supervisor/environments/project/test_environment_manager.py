@@ -255,3 +255,14 @@ async def test_a_project_that_moved_is_another_one(tmp_path: Path, project: Path
         assert used.rows()[0].problem is not None
         moved.rename(project)
         assert used.environments(client(project))[0].problem is None
+
+
+async def test_two_clients_agree_at_once(tmp_path: Path, project: Path) -> None:
+    make_project_venv(project / "venv")
+    async with opened(tmp_path) as used, trio.open_nursery() as nursery:
+        for path, name in ((".venv", "a"), ("venv", "b"), (".venv", "c")):
+            nursery.start_soon(used.use, mount_of(project), path, name, ())
+    async with opened(tmp_path) as used:
+        names = {row.name for row in used.rows()}
+    assert len(names) == 2
+    assert "b" in names

@@ -753,3 +753,25 @@ def test_variables_are_a_session_s_own() -> None:
     assert spec(secret) != spec(replace(secret, variables=(("KEY", "other"),)))
     large = replace(PYTHON, variables=(("KEY", "x" * 40_000),))
     assert "variables" in str(why_unforkable(spec(large)))
+
+
+def test_no_template_runs_an_interpreter_of_the_project() -> None:
+    bind = ReadOnlyBind(source="/home/u/p/.venv", target="/home/u/p/.venv")
+    shown = replace(PYTHON, binds=(bind,))
+    assert "part of the project" in str(why_unforkable(spec(shown, project("/home/u/p"))))
+    program = "/project/.venv/bin/python"
+    own = replace(PYTHON, program=program, links=(("/home/u/p", "/project"),))
+    assert why_unforkable(spec(own, project())) is None
+    assert program not in repr(template_of(spec(own, project())))
+
+
+def test_what_each_session_has_for_itself_is_not_in_a_template() -> None:
+    for path in ("/tmp/py", "/workspace/py", "/dev/shm/py"):
+        shown = replace(PYTHON, binds=(ReadOnlyBind(source="/usr", target=path),))
+        assert f"{path} is shown below" in str(why_unforkable(spec(shown)))
+    assert "/workspace" in str(why_unforkable(spec(mount=project("/workspace/p"))))
+
+
+def test_a_replaced_project_has_another_template() -> None:
+    first, second = (template_of(spec(mount=project(inode=inode))) for inode in (1, 2))
+    assert first != second

@@ -192,6 +192,17 @@ async def test_a_websocket_passes_and_is_searched() -> None:
     assert client.endswith(STAND_IN.encode())
 
 
+async def test_a_value_that_changes_while_a_response_comes() -> None:
+    vault = make_vault()
+    redactor = HostRules(HOST, 443, vault).redactor()
+    assert redactor.feed(b"first. ") == b"first. "
+    held = vault._held["key"]
+    held.former, held.value = ((VALUE, time.monotonic()),), "token-of-another-day"
+    vault.patterns = vault._patterns()
+    text = f"{held.value} {VALUE}. ".encode()
+    assert redactor.feed(text) == f"{STAND_IN} {STAND_IN}. ".encode()
+
+
 async def test_a_secret_that_is_revoked_while_its_source_is_asked() -> None:
     """The server does not get the request, not even with the stand-in."""
 
