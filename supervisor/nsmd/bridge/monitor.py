@@ -10,9 +10,6 @@ the order, a third one takes lines of JSON: `{"started": pid}` before the progra
 
 Processes that a program leaves behind when it ends by itself go on, since that may be its purpose;
 their output is still read, since writing to a closed pipe would end them.
-
-Processes that a program leaves behind when it ends by itself go on, since that may be its purpose;
-their output is still read, since writing to a closed pipe would end them.
 """
 
 from __future__ import annotations

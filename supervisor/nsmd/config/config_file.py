@@ -5,9 +5,6 @@ default, so a missing file is a valid one.
 
 pydantic would be a second decoder, takes a quarter of a second to import, and has messages that
 would have to be written anew in terms of the file. msgspec stops at the first mistake.
-
-pydantic would be a second decoder, takes a quarter of a second to import, and has messages that
-would have to be written anew in terms of the file. msgspec stops at the first mistake.
 """
 
 from __future__ import annotations

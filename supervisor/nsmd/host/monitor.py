@@ -8,10 +8,6 @@ outlive a supervisor that is killed, until it has ended them.
 A control group for each program would need a delegated part of the tree, which many hosts lack. A
 PID namespace would need a user namespace, in which Nix's own sandbox and its daemon's idea of the
 user differ from what is set up.
-
-A control group for each program would need a delegated part of the tree, which many hosts lack. A
-PID namespace would need a user namespace, in which Nix's own sandbox and its daemon's idea of the
-user differ from what is set up.
 """
 
 from __future__ import annotations

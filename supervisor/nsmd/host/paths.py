@@ -8,10 +8,6 @@ program, each one's owner must be trusted. A `Trail` follows a path as the kerne
 To watch one directory would miss an exchanged link or a renamed directory further up, which is how
 home-manager and `nix build -o` replace things. Watching recursively sees the inside of what was
 found, and nothing of the way to it.
-
-To watch one directory would miss an exchanged link or a renamed directory further up, which is how
-home-manager and `nix build -o` replace things. Watching recursively sees the inside of what was
-found, and nothing of the way to it.
 """
 
 from __future__ import annotations

@@ -10,12 +10,6 @@ would need the supervisor of its time, and the jail would not be what its author
 agent is as old as its artifact, and the supervisor asks it only for what its `ready` offers; a fix
 of the agent reaches an artifact when it is built again. Isolation is written down twice, in Nix and
 in Python, and the same probes attack both.
-
-The artifact makes its own jail. If the supervisor made it from the artifact's closure, an artifact
-would need the supervisor of its time, and the jail would not be what its author declared. So the
-agent is as old as its artifact, and the supervisor asks it only for what its `ready` offers; a fix
-of the agent reaches an artifact when it is built again. Isolation is written down twice, in Nix and
-in Python, and the same probes attack both.
 """
 
 from __future__ import annotations

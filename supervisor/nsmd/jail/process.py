@@ -8,12 +8,6 @@ trio's worker threads end after ten idle seconds; sessions must also outlive the
 jail ends by end-of-file on the socket of its agent, its PID 1, or by SIGKILL to that process. To
 kill the outer bwrap would leave the processes inside running. An agent that is stopped (SIGSTOP)
 sees no end-of-file: if the supervisor is killed meanwhile, that jail stays, stopped.
-
-No jail has a parent-death signal. Such a signal follows the *thread* that started the program, and
-trio's worker threads end after ten idle seconds; sessions must also outlive their supervisor. A
-jail ends by end-of-file on the socket of its agent, its PID 1, or by SIGKILL to that process. To
-kill the outer bwrap would leave the processes inside running. An agent that is stopped (SIGSTOP)
-sees no end-of-file: if the supervisor is killed meanwhile, that jail stays, stopped.
 """
 
 from __future__ import annotations

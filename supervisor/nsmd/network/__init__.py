@@ -22,9 +22,4 @@ A socket stays in the namespace where it was made, whoever accepts from it. So n
 and no path to the supervisor has to be inside the jail. A virtual interface would let every program
 out, but only by addresses: the host that is meant would have to be guessed. The price is that
 programs which know no proxy have no network.
-
-A socket stays in the namespace where it was made, whoever accepts from it. So no process of ours
-and no path to the supervisor has to be inside the jail. A virtual interface would let every program
-out, but only by addresses: the host that is meant would have to be guessed. The price is that
-programs which know no proxy have no network.
 """

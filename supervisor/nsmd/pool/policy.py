@@ -17,9 +17,6 @@ measured, not assumed.
 
 A fixed number would be too many spares for one kind and too few for a burst of another. One
 person's calls show no pattern by the time of day that a forecast could use.
-
-A fixed number would be too many spares for one kind and too few for a burst of another. One
-person's calls show no pattern by the time of day that a forecast could use.
 """
 
 from __future__ import annotations

@@ -10,9 +10,4 @@ The prompt is prompt_toolkit's, which runs on asyncio only; the connection is `n
 which runs there, too. So this screen and `nsm top` connect again as every other client does. The
 standard library's `readline` can't draw above its prompt, and a full-screen program would take the
 terminal's scrollback away.
-
-The prompt is prompt_toolkit's, which runs on asyncio only; the connection is `nsm.AsyncClient`,
-which runs there, too. So this screen and `nsm top` connect again as every other client does. The
-standard library's `readline` can't draw above its prompt, and a full-screen program would take the
-terminal's scrollback away.
 """

@@ -15,11 +15,6 @@ Each session's own Bash runs it, in steps, before any other code. Only the shell
 functions, arrays and options; the environment of `nix develop -c env` has none of these. The hook
 runs in the jail and not on the host, as it would with direnv. Each step has a time limit and may
 end its shell: a hook that runs `exec fish` loses only its own effect.
-
-Each session's own Bash runs it, in steps, before any other code. Only the shell itself can have
-functions, arrays and options; the environment of `nix develop -c env` has none of these. The hook
-runs in the jail and not on the host, as it would with direnv. Each step has a time limit and may
-end its shell: a hook that runs `exec fish` loses only its own effect.
 """
 
 from __future__ import annotations

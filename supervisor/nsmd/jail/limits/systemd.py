@@ -20,9 +20,6 @@ manager, which accepts such requests for the user's own processes.
 
 `DelegateSubgroup=` would do the same without a scope, but only from systemd 254 on. Moving the main
 process out of its group, or taking the controllers away before it ends, fails with `kill -9`.
-
-`DelegateSubgroup=` would do the same without a scope, but only from systemd 254 on. Moving the main
-process out of its group, or taking the controllers away before it ends, fails with `kill -9`.
 """
 
 from __future__ import annotations

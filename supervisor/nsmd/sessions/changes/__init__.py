@@ -9,12 +9,6 @@ its upper layer out. The supervisor reads changes there, so a review costs as mu
 not as the project. It applies them itself, on descriptors: the session takes no part, and a patch
 written by the session would say what code wants. The layer is in memory, so code can't fill the
 disk, and no program of the user finds it; the changes end with the session.
-
-The session's own set-up mounts the overlay (`sandbox.template.mounts`) and passes a descriptor of
-its upper layer out. The supervisor reads changes there, so a review costs as much as the changes,
-not as the project. It applies them itself, on descriptors: the session takes no part, and a patch
-written by the session would say what code wants. The layer is in memory, so code can't fill the
-disk, and no program of the user finds it; the changes end with the session.
 """
 
 from nsmd.sessions.changes.application import AgreedChange, RefusedChange
