@@ -10,11 +10,14 @@ import os
 
 from nsm import paths
 
-TYPE_CHECKING = False  # the shim imports this module, and not `typing`
+TYPE_CHECKING = False  # `typing` itself takes 8 ms to import; checkers know this name
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from nsm.hosts.address import RemoteHost
+
+FACTS = "host.json"
+"""The file that says which host a directory is for."""
 
 
 def path_there(host: RemoteHost, path: str) -> str | None:
@@ -82,14 +85,6 @@ def entry_there(
     for name in ("NSM_SOCKET", "NSM_AUTOSTART"):
         changed.pop(name, None)
     return changed, None if directory is None else path_there(host, directory)
-
-
-TYPE_CHECKING = False  # `typing` itself takes 8 ms to import; checkers know this name
-if TYPE_CHECKING:
-    from nsm.hosts.address import RemoteHost
-
-FACTS = "host.json"
-"""The file that says which host a directory is for."""
 
 
 def client_socket(host: str | None = None) -> str:
