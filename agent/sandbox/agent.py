@@ -69,6 +69,7 @@ class Agent:
             "check": questions.check,
             "complete": questions.complete,
             "fork": questions.fork,
+            "fork-failed": questions.fork_failed,
             "listen": self._on_listen,
             "ports": self._on_ports,
             "shutdown": lambda _: self._end(),

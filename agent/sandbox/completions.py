@@ -35,6 +35,7 @@ class Questions:
         self._session = session
         self._interpreters = interpreters
         self._asked = 0
+        self._last_fork: tuple[object, bool] | None = None
 
     def _ask(
         self,
@@ -101,6 +102,7 @@ class Questions:
 
     def fork(self, message: Mapping[str, Any]) -> None:
         """Have Python fork, for a tracer that waits for the child; it forks Bash by itself."""
+        self._last_fork = message["id"], self._session.has_forks
         found = (self._interpreters.get(name) for name in ("python", "bash"))
         forked = next((each for each in found if each is not None and each.pid), None)
         if forked is None or forked.steps or forked.question is not None:
@@ -118,6 +120,11 @@ class Questions:
             self._ask(forked, "fork", {}, settle, FORK_S)
         else:
             settle({"error": ""})
+
+    def fork_failed(self, message: Mapping[str, Any]) -> None:
+        """Go on as before the last `fork`, of which nothing is left."""
+        if self._last_fork is not None and self._last_fork[0] == message.get("id"):
+            self._session.has_forks = self._last_fork[1]
 
     def check(self, message: Mapping[str, Any]) -> None:
         """Say whether a text is a whole input; only Node is asked in its session."""

@@ -49,6 +49,7 @@ CAPABILITIES = (
     "notes",
     "jobs",
     "fork",
+    "fork.failed",
 )
 
 MAX_FRAME_BYTES = 64 * 1024 * 1024

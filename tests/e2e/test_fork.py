@@ -154,6 +154,18 @@ def test_a_refused_fork_leaves_the_session_as_it_was(client: Client, code: str, 
     assert [row.name for row in client.sessions()] == ["stays"]
     with pytest.raises(ForkRefusedError):
         client.fork("stays", "never")
+    answered = client.run("print(input())", env="python", session="stays", stdin=b"hi\n")
+    assert answered.stdout == "hi\n", answered.stderr  # refused in a session that has forks
+
+
+def test_a_fork_that_is_refused_after_another_keeps_input_from_the_first(client: Client) -> None:
+    printed(client, "twice", "x = 1")
+    client.fork("twice", "copy")
+    printed(client, "twice", "import mmap; m = mmap.mmap(-1, 4096)")
+    with pytest.raises(ForkRefusedError):
+        client.fork("twice", "never")
+    with pytest.raises(NsmError, match="takes no standard input"):
+        client.run("print(input())", env="python", session="twice", stdin=b"hi\n")
 
 
 def test_a_fork_reports_what_it_lacks(client: Client) -> None:

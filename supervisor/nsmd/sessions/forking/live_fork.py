@@ -158,6 +158,8 @@ class LiveFork:
         self._groups: list[int | None] = []
         self._over = trio.Event()
         self._failure: NsmError | None = None
+        self._asked_id = ""
+        self._is_undone = False
         self._jails: list[Jail] = []
 
     async def prepare(self, spec: JailSpec) -> None:
@@ -285,6 +287,7 @@ class LiveFork:
                     # At the end of its socket the helper gives up, and the original goes on.
                     channel.shutdown(socket.SHUT_WR)
                     await self._until_ended(channel)
+                    self._tell_failed()
                     # A helper that was killed has left limits lifted: another restores them.
                     with self._order({key: order[key] for key in ("agent", "template")}) as another:
                         await self._until_ended(another)
@@ -323,11 +326,9 @@ class LiveFork:
         if not told.get("attached"):
             raise _refused(self._original, str(told.get("failed", "its helper said nothing")))
         try:
-            question = self._original.requests.begin(
-                "fork",
-                {"type": "fork", "id": self._original.requests.new_id()},
-                (ForkedFrame,),
-            )
+            asked = {"type": "fork", "id": self._original.requests.new_id()}
+            question = self._original.requests.begin("fork", asked, (ForkedFrame,))
+            self._asked_id = asked["id"]
         except NsmError as error:
             raise _refused(self._original, error.message) from error
         outcome: list[tuple[dict[str, object], list[int]]] = []
@@ -373,8 +374,18 @@ class LiveFork:
         jail = self._original.jail
         return 1 if jail is None or jail.project_copy is None else 1 + COPY_DESCRIPTORS
 
-    @staticmethod
-    async def _hear(channel: socket.socket) -> tuple[dict[str, object], list[int]]:
+    def _tell_failed(self) -> None:
+        """Let the original go on as before: else it keeps jobs and input from forks that it lacks.
+
+        Where the helper was killed, nobody knows whether something is left of a fork.
+        """
+        requests = self._original.requests
+        with suppress(NsmError):  # it has ended, or its agent is older
+            requests.check("fork.failed")
+            if self._asked_id and self._is_undone:
+                requests.send({"type": "fork-failed", "id": self._asked_id})
+
+    async def _hear(self, channel: socket.socket) -> tuple[dict[str, object], list[int]]:
         """The next message of a helper; one that says that it failed if it has ended."""
         while True:
             await trio.lowlevel.wait_readable(channel)
@@ -387,6 +398,7 @@ class LiveFork:
             with suppress(ValueError):
                 told = json.loads(message)
                 if isinstance(told, dict):
+                    self._is_undone = self._is_undone or "failed" in told
                     return cast("dict[str, object]", told), fds
             return {"failed": ENDED}, fds
 
