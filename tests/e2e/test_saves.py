@@ -696,6 +696,16 @@ def variables(shared: Supervisor, tmp_path: Path) -> dict[str, str]:
     return {**shared.variables, "XDG_DATA_HOME": str(tmp_path / "data")}
 
 
+def test_a_function_with_patterns_of_extglob_is_restored(client: nsm.Client) -> None:
+    client.run("shopt -s extglob", env="bash", session="shell")
+    code = "known() { case $1 in @(a|b)) echo yes ;; esac; }"
+    client.run(code, env="bash", session="shell")
+    Saves(client).save("shell")
+    restored = Saves(client).restore("shell", "again")
+    assert [row for row in restored.rows if not row.restored] == []
+    assert client.run("known a", env="bash", session="again").stdout == "yes\n"
+
+
 def test_the_command_line_saves_lists_restores_and_removes(
     shared: Supervisor, client: nsm.Client, tmp_path: Path
 ) -> None:

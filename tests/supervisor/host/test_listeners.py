@@ -162,6 +162,12 @@ def test_a_way_that_everybody_may_change_is_refused(tmp_path: Path, mode: int) -
     check_way(str(open_to_all / "nsm"), trusted_owners())
 
 
+def test_a_way_through_another_user_s_directory_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "nsm").mkdir(mode=0o700)
+    with pytest.raises(PlaceError, match="belongs to user"):
+        check_way(str(tmp_path / "nsm"), {4_000_000})
+
+
 def test_a_way_through_a_link_is_as_good_as_where_it_leads(tmp_path: Path) -> None:
     open_to_all = tmp_path / "all"
     (open_to_all / "nsm").mkdir(parents=True, mode=0o700)
