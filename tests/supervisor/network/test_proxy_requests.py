@@ -252,6 +252,15 @@ def test_an_answer_says_whether_the_client_s_connection_goes_on(
     assert proxy.begin_next() is goes_on
 
 
+def test_a_body_that_breaks_off_is_not_completed() -> None:
+    proxy, _ = web(b"POST http://a.test/ HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nhalf")
+    proxy.head()
+    assert proxy.next_body() == b"half"
+    proxy.receive_data(b"")
+    with pytest.raises(RefusedError):
+        proxy.next_body()
+
+
 def test_a_request_that_comes_while_an_answer_ends_is_not_lost() -> None:
     async def receive_and_cancel() -> None:
         ours, its = socket.socketpair()
