@@ -23,6 +23,11 @@ def program_version() -> str:
     return f"{__version__}+{commit[:8]}" if commit else __version__
 
 
+def installed_files() -> tuple[str, str]:
+    """What tells one installed version from another; differs once another one is installed here."""
+    return _read(__file__), _read(os.path.join(_HERE, COMMIT_FILE))
+
+
 def program_commit() -> str:
     """The commit of this program; empty where nobody knows it."""
     commit = _read(os.path.join(_HERE, COMMIT_FILE))

@@ -235,8 +235,8 @@ async def load_the_rest() -> None:
     """Read what the first calls may not need, before an upgrade replaces it.
 
     A module of another version than the others cannot be imported, and would end the session whose
-    result is to be explained. Not so the MCP endpoint, which is large: a client that attaches after
-    an upgrade may be refused.
+    result is to be explained. Not so the MCP endpoint, which is large: the first client that
+    attaches after an upgrade is refused until `nsm reload`.
     """
     await trio.sleep(LOAD_AFTER_S)
     try:

@@ -312,6 +312,9 @@ class _Starter:
     def _crashed(self, error: BaseException) -> int:
         """Tell the process that started us why this one ends; returns the exit code."""
         first = _first(error)
+        if isinstance(first, KeyboardInterrupt):  # Ctrl-C before the signals are handled
+            self._tell("it was interrupted while it started")
+            return EXIT_INTERRUPTED
         if not isinstance(first, (PlaceError, service_manager.ServiceManagerError, OSError)):
             logging.getLogger(__name__).error("the supervisor has failed", exc_info=error)
         temporary = self._ready_fd is not None and _may_pass(first)  # only that one asks

@@ -22,7 +22,7 @@ from typing import Any, cast
 import trio
 
 from nsm import jsonlines
-from nsm._version import program_version
+from nsm._version import installed_files, program_version
 from nsm.dataclass import dataclass, field, replace
 from nsm.wire.errors import BadRequestError, InternalError, NsmError
 from nsmd.bridge.bridge import BridgeService
@@ -304,6 +304,7 @@ class EndpointLoader:
         self._wanted = trio.Event()
         self._done = trio.Event()
         self._serve = serve
+        self._installed = installed_files()
         if serve is not None:
             self._done.set()
 
@@ -319,7 +320,9 @@ class EndpointLoader:
         await self._wanted.wait()
         began = trio.current_time()
         try:
-            self._serve = await trio.to_thread.run_sync(_import_serve, abandon_on_cancel=True)
+            self._serve = await trio.to_thread.run_sync(
+                _import_serve, self._installed, abandon_on_cancel=True
+            )
         except Exception:
             # A third-party package may raise anything while it is imported: the control socket
             # works without it, and each attachment gets the error.
@@ -334,14 +337,16 @@ class EndpointLoader:
         await self._done.wait()
         if self._serve is None:
             raise InternalError(
-                "The supervisor cannot import the Python package `mcp`.",
-                hint="If nsm was upgraded since this supervisor started, run `nsm reload`. Else "
-                "install nsm again; the supervisor's log says what is missing.",
+                "The supervisor cannot load what serves MCP clients.",
+                hint="If nsm was upgraded since this supervisor started, run `nsm reload`, after "
+                "which sessions go on. Else install nsm again; the log says what is missing.",
             )
         return self._serve
 
 
-def _import_serve() -> ServeClient:
+def _import_serve(installed: tuple[str, str]) -> ServeClient:
+    if installed_files() != installed:
+        raise ImportError("another version of nsm was installed since this supervisor started")
     serve = cast("ServeClient", importlib.import_module("nsmd.mcp.endpoint").serve)
     # A quarter of a million objects that stay for good. Scanning them again and again cost a tenth
     # of all calls; each time one call waited for 50 ms.

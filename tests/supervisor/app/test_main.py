@@ -141,3 +141,12 @@ def test_ctrl_c_while_modules_are_loaded_ends_without_a_traceback() -> None:
         check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+def test_ctrl_c_at_the_start_is_no_fault_of_the_supervisor(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    starter = main._Starter(None)  # no test can time the signal
+    interrupted = BaseExceptionGroup("of a nursery", [KeyboardInterrupt()])
+    assert starter._crashed(interrupted) == main.EXIT_INTERRUPTED
+    assert capfd.readouterr().err == ""

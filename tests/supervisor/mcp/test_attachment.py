@@ -17,6 +17,7 @@ from mcp_peer import attachment, serve_stream, served
 from nsm.wire.errors import (
     BadProjectError,
     BadRequestError,
+    InternalError,
     OverloadedError,
     UnknownEnvironmentError,
 )
@@ -442,8 +443,18 @@ async def test_attachments_wait_for_the_package_and_are_told_when_it_is_missing(
         await loader.run()
         assert repr(loader) == "<EndpointLoader failed>"
         answer = await peer.receive()
-        assert "cannot import the Python package `mcp`" in answer["error"]["message"]
+        assert "cannot load what serves MCP clients" in answer["error"]["message"]
         await ours.aclose()
+
+
+async def test_endpoint_of_another_version_is_not_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    loader = EndpointLoader()
+    monkeypatch.setattr("nsmd.mcp.attachment.installed_files", lambda: ("0.9", ""))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(loader.run)
+        with pytest.raises(InternalError) as refused:
+            await loader.serve()
+    assert "nsm reload" in refused.value.hint
 
 
 async def test_package_is_loaded_for_the_first_attachment_and_not_before(
