@@ -24,7 +24,7 @@ def program_version() -> str:
 
 
 def installed_files() -> tuple[str, str]:
-    """What tells one installed version from another; differs once another one is installed here."""
+    """Read what differs between installed versions: changed once another one is installed here."""
     return _read(__file__), _read(os.path.join(_HERE, COMMIT_FILE))
 
 
