@@ -1,7 +1,7 @@
 """Records of each kind that the supervisor keeps, as one version writes them.
 
 `python tests/support/record_samples.py` writes those of this version into a file, once: a release
-has one, and every later version must read it (`tests/supervisor/app/test_kept_kinds.py`).
+has one, and every later version must read it (`tests/supervisor/app/test_startup.py`).
 """
 
 from __future__ import annotations
