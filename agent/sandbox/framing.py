@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     Default = TypeVar("Default")
 
 
-AGENT_VERSION = "0.2.0"
+AGENT_VERSION = "0.3.0"
 
 PROTOCOL = 1
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from functools import cache
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 COMMIT_FILE = "_commit.txt"
@@ -14,7 +14,7 @@ _DIGITS = frozenset("0123456789abcdef")
 
 @cache
 def program_version() -> str:
-    """Version with the commit where it is known, for example ``0.2.0+1a2b3c4d``.
+    """Version with the commit where it is known, for example ``0.3.0+1a2b3c4d``.
 
     A program that was built has its commit in a file, which `hatch_build.py` writes. One that
     runs from a clone has git's; a change that was not committed does not show.
