@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 import bootstrap
+from nsm._version import __version__
 from realjail import needs_bwrap
 
 pytestmark = [pytest.mark.slow, pytest.mark.jail, needs_bwrap]
@@ -79,17 +80,17 @@ class User:
         assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
         return done.stdout
 
-    def readme(self, verb: str, source: str = "") -> str:
-        """Find the README's command for this installer.
+    def documented(self, verb: str, source: str = "") -> str:
+        """Find the pages' command for this installer.
 
         Args:
             verb: of the installer: `install`, `upgrade` or `uninstall`.
             source: put in the place of the repository's address.
         """
-        section = (ROOT / "README.md").read_text().partition("\n## Install\n")[2]
-        section = section.partition("\n## ")[0]
+        pages = [(ROOT / name).read_text() for name in ("README.md", "docs/how-to/operations.md")]
         start = {"uv": "uv tool", "pipx": "pipx"}[self.installer]
-        (command,) = re.findall(rf"(?m)^    ({start} {verb} .*)$", section)
+        what = r"(?:git\+<this repository>|nsm-sessions)"
+        (command,) = set(re.findall(f"{start} {verb} {what}", "\n".join(pages)))
         return str(command).replace("git+<this repository>", source)
 
     def python(self) -> Path:
@@ -134,7 +135,7 @@ def check_works(user: User) -> None:
     assert user.shell("nsm run -e python 'print(6 * 7)'") == "42\n"
     for program in PROGRAMS:
         assert user.shell(f"command -v {program}") == f"{user.home}/.local/bin/{program}\n"
-    assert user.shell("nsm-mcp --version; nsm-supervisor --version").count("0.2") == 2
+    assert user.shell("nsm-mcp --version; nsm-supervisor --version").count(__version__) == 2
     user.shell("nsm setup cursor --yes")
     entry = json.loads((user.home / ".cursor/mcp.json").read_text())["mcpServers"]["nsm"]
     assert entry == {"command": f"{user.home}/.local/bin/nsm-mcp"}
@@ -149,12 +150,12 @@ def check_works(user: User) -> None:
 
 def check_uninstalls(user: User) -> None:
     """Check that no program is left."""
-    user.shell(f"nsm shutdown --yes; {user.readme('uninstall')}")
+    user.shell(f"nsm shutdown --yes; {user.documented('uninstall')}")
     assert not [name for name in PROGRAMS if (user.home / ".local/bin" / name).is_symlink()]
 
 
 def test_a_wheel_is_installed_and_removed(user: User, wheel: Path) -> None:
-    user.shell(user.readme("install", str(wheel)))
+    user.shell(user.documented("install", str(wheel)))
     check_works(user)
     check_uninstalls(user)
 
@@ -164,14 +165,14 @@ def test_the_repository_is_installed_upgraded_with_its_sessions_and_removed(user
         pytest.skip("not here: no clone, or no git")
     repository = user.home / "repository"
     user.shell(f"git -c safe.directory='*' clone -q 'file://{ROOT}' '{repository}'")
-    user.shell(user.readme("install", f"git+file://{repository}"))
+    user.shell(user.documented("install", f"git+file://{repository}"))
     check_works(user)
     user.shell("nsm run -e python -s work 'number = 42'")
     version = repository / "clients/nsm/_version.py"
     version.write_text(re.sub('"[0-9.]+"', '"99.1.2"', version.read_text(), count=1))
     identity = "-c user.name=Ada -c user.email=ada@example.org"
     user.shell(f"git -C '{repository}' {identity} commit -qam 'version: 99.1.2'")
-    user.shell(f"{user.readme('upgrade')}; nsm reload")
+    user.shell(f"{user.documented('upgrade')}; nsm reload")
     assert user.shell("nsm --version").startswith("nsm 99.1.2+")
     assert "99.1.2" in user.shell("nsm status --json")
     assert user.shell("nsm run -e python -s work number") == "42\n"
