@@ -199,7 +199,7 @@ def test_tests_run_alone_first_or_last_where_they_are_marked_so(
     code, output = clone.run(*how)
     assert code == pytest.ExitCode.OK, output
     log = (clone.directory / "log").read_text()
-    assert len(re.findall("^(None|gw[01]) begins\n\\1 ends$", log, re.MULTILINE)) == 3
+    assert len(re.findall(r"^(None|gw\d) begins\n\1 ends$", log, re.MULTILINE)) == 3
     done: dict[str, list[str]] = {}
     for line in log.splitlines():
         worker, what = line.split()
