@@ -230,8 +230,6 @@ async def open_services(
         )
         session_manager.pool.on_pressure = pressure.reclaim
         upkeep.start_soon(pressure.run)
-        agreed = in_projects.build_with(builder)
-        await builder.begin(start.sources.flakes, session_manager.environments_in_use, agreed)
 
         async def apply(settings: Settings, environments: Sequence[Environment]) -> None:
             run_service.configure(settings)
@@ -336,6 +334,10 @@ async def open_services(
         )
         if start.silent is not None:
             upkeep.start_soon(reload_once_answered, services, start.silent)
+        # Not before: sessions that are taken up say so meanwhile, and who counts, lists and saves
+        # must hear it.
+        agreed = in_projects.build_with(builder)
+        await builder.begin(start.sources.flakes, session_manager.environments_in_use, agreed)
         await configure_services(settings)
         yield FrontEnds(services, everyone, endpoint, http, port)
         upkeep.cancel_scope.cancel()
