@@ -85,7 +85,7 @@ os.dup2(os.open(os.path.expanduser("~/.aws"), os.O_RDONLY), 9)
 os.execvp(sys.argv[2], sys.argv[2:])
 """
 
-_BWRAP = 'exec -a bwrap sh -c "read line" "$1"'
+_BWRAP = 'exec -a bwrap sh -c "echo ready; read line" "$1"'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,9 +139,13 @@ class Attack:
                 self.world.command("bash", "-c", _BWRAP, "bash", self.setting["victim"]),
                 env=self.world.variables | {"VICTIM": f"{SECRET}victim"},
                 stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
                 process_group=process_group,
             )
         ) as started:
+            assert started.stdout is not None
+            # Before that it may still be root's, whom a probe cannot reach.
+            assert started.stdout.readline() == b"ready\n"
             yield started
 
     def came_to_be(self) -> list[str]:
