@@ -9,13 +9,14 @@ import sys
 import types
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
 import trio.testing
 
 from nsm.wire.errors import BadProjectError, StartFailedError
-from nsmd.jail import BwrapLauncher
+from nsmd.jail import BwrapLauncher, starting
 from nsmd.jail.bubblewrap import find_bwrap, probe_bwrap
 from nsmd.jail.process import STDERR_LIMIT_BYTES
 from nsmd.model.settings import DEFAULT_JAIL_UID
@@ -117,14 +118,28 @@ async def test_killing_ends_everything(python: Environment) -> None:
 
 @pytest.mark.jail
 @needs_bwrap
-async def test_a_launch_that_is_cancelled_leaves_nothing(python: Environment) -> None:
+async def test_a_launch_that_is_cancelled_leaves_nothing(
+    python: Environment, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = descriptors()
     mute = launcher(b"import os\nos.read(0, 1)\n")
+    started, all_started = list[int](), trio.Event()
+    spawn = starting.spawn
+
+    def start(*args: Any, **options: Any) -> subprocess.Popen[bytes]:
+        process = spawn(*args, **options)
+        started.append(process.pid)
+        if len(started) == 3:
+            all_started.set()
+        return process
+
+    monkeypatch.setattr("nsmd.jail.launcher.spawn", start)
     async with trio.open_nursery() as nursery:
         for _ in range(3):
             nursery.start_soon(mute.launch, jail_spec(python))
+        await all_started.wait()
         await trio.testing.wait_all_tasks_blocked()
-        assert len(child_pids()) == 3
+        assert sorted(child_pids()) == sorted(started)
         nursery.cancel_scope.cancel()
     assert child_pids() == []
     assert descriptors() == before
