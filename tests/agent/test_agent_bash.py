@@ -124,14 +124,6 @@ def test_code_that_stops_keeps_its_traps_and_the_shell(agent: AgentProcess) -> N
     assert agent.bash("exit 6").stdout == "cleaned\n"
 
 
-def test_a_trace_has_nothing_of_the_driver(agent: AgentProcess) -> None:
-    code = "set -ex; trap 'echo t' ERR; trap 'echo e' EXIT; false; echo not reached"
-    assert agent.bash(code).stderr == (
-        "++ trap 'echo t' ERR\n++ trap 'echo e' EXIT\n++ false\n+++ echo t\n"
-    )
-    assert agent.bash("set -u; echo $UNDEF").stderr == "++ set -u\nbash: UNDEF: unbound variable\n"
-
-
 def test_descriptors_of_the_driver_that_code_closed_mean_a_fresh_shell(agent: AgentProcess) -> None:
     agent.bash("kept=1")
     reply = agent.bash("exec 230>&- 231>&- 232>file 233>&-; echo still fine")
@@ -140,14 +132,6 @@ def test_descriptors_of_the_driver_that_code_closed_mean_a_fresh_shell(agent: Ag
     assert later.stdout == "fresh\n"
     assert later.interpreter_restarted
     assert "descriptors that belong to nsm" in later.restart_reason
-
-
-def test_a_restricted_shell_is_replaced_since_it_can_run_no_code(agent: AgentProcess) -> None:
-    reply = agent.bash("kept=1; set -r; echo restricted; cd /tmp")
-    assert (reply.stdout, reply.exit_code) == ("restricted\n", 1)
-    assert "restricted shell by `set -r`" in reply.restart_reason
-    later = agent.bash("echo $kept fresh")
-    assert (later.stdout, later.interpreter_restarted) == ("fresh\n", True)
 
 
 @pytest.mark.parametrize(
@@ -203,30 +187,6 @@ def test_a_shell_that_can_run_no_code_any_more_is_replaced(agent: AgentProcess, 
     assert (reply.exit_code, reply.interpreter_restarted) == (127, True)
     assert "code has disabled or replaced the command `.`" in reply.restart_reason
     assert agent.bash("echo kept=$kept").stdout == "kept=\n"
-
-
-def test_children_inherit_nothing_private(shared: AgentProcess) -> None:
-    shared.bash("true")
-    assert shared.bash("ls /proc/self/fd").stdout.split() == ["0", "1", "2", "3"]
-    assert shared.bash("(ls /proc/self/fd) & wait").stdout.split() == ["0", "1", "2", "3"]
-
-
-def test_jobs_are_there_in_the_next_execution(agent: AgentProcess) -> None:
-    agent.bash("sleep 300 & sleep 301 &")
-    assert agent.bash("jobs").stdout == (
-        "[1]-  Running                 sleep 300 &\n[2]+  Running                 sleep 301 &\n"
-    )
-    assert agent.bash("kill %1; wait %1").exit_code == 143
-    without = agent.bash("fg")
-    assert (without.stderr, without.exit_code) == ("bash: fg: no job control\n", 1)
-    assert without.frame["notes"] == ["`fg` and `bg` resume jobs that were started after `set -m`"]
-    agent.bash("kill %2; wait; set -m; sleep 302 & kill -STOP %%; wait %%")
-    assert agent.bash("bg; kill %%; fg; echo $?").stdout == ("[1]+ sleep 302 &\nsleep 302\n143\n")
-
-
-def test_no_history_file_is_left(agent: AgentProcess) -> None:
-    agent.bash("echo x; exit")
-    assert not list(agent.workspace.glob(".bash*"))
 
 
 # One-shots: as a script.
@@ -297,16 +257,6 @@ def test_a_one_shot_does_what_a_script_does(agent: AgentProcess, name: str) -> N
     )
 
 
-def test_a_one_shot_s_messages_are_those_of_a_script(agent: AgentProcess) -> None:
-    code = "echo a\nno-such-command\nset -x\necho b\nif ; then"
-    reply = agent.bash(code, one_shot=True)
-    assert reply.stderr == (
-        "bash: line 2: no-such-command: command not found\n+ echo b\n"
-        "bash: line 5: syntax error near unexpected token `;'\n"
-        "bash: line 5: `if ; then'\n"
-    )
-
-
 @pytest.mark.parametrize("code", ["exit 3", "set -e; (exit 3)", "(exit 3)"])
 def test_the_end_of_a_one_shots_shell_is_nothing_to_be_told(agent: AgentProcess, code: str) -> None:
     reply = agent.bash(code, one_shot=True)
@@ -329,11 +279,6 @@ def test_processes_left_by_a_one_shot_are_counted_and_end_with_it(agent: AgentPr
     assert agent.expect("status")["background"] == 0
     assert "notes" not in agent.bash("sleep 300 & kill $!; wait", one_shot=True).frame
     assert "notes" not in agent.bash("sleep 300 &").frame
-
-
-def test_a_one_shots_children_inherit_nothing_private(agent: AgentProcess) -> None:
-    reply = agent.bash("ls /proc/self/fd", one_shot=True)
-    assert reply.stdout.split() == ["0", "1", "2", "3"]
 
 
 def test_a_one_shot_may_be_long(agent: AgentProcess) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from agent_process import AgentProcess, Interpreter, Reply, becomes_true
-from sandbox.framing import RESUMED, MessageReader, encode_frame, resume_marker
+from sandbox.framing import encode_frame
 from sandbox.input import INPUT_BYTES
 
 PIECE_BYTES = 256 * 1024
@@ -225,18 +225,13 @@ def test_input_is_taken_once_however_often_it_is_sent(agent: AgentProcess) -> No
 
 
 def test_a_new_owner_of_the_channel_goes_on_with_the_input(agent: AgentProcess) -> None:
-    token = "ab" * 16
-    agent.send(type="hello", token=token)
+    agent.hello()
     source = begin(agent, "bash", "wc -c")
     data = bytes(3 * INPUT_BYTES)
     source.write(data[:100])
     frame = encode_frame({"type": "input", "id": "torn", "data": "A" * 1000})
-    agent.socket.sendall(frame[:500] + resume_marker(token))
-    agent.reader = MessageReader()
-    agent.reader.marker = resume_marker(token)
-    while agent.receive() is not RESUMED:
-        pass
-    agent.reader.marker = b""
+    agent.socket.sendall(frame[:500])
+    agent.take_over()
     source.offset = 50  # what was not answered is sent again
     source.write(data[50:], eof=True)
     assert result(agent, source).stdout == f"{len(data)}\n"

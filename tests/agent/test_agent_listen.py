@@ -13,14 +13,7 @@ from sandbox.linux import c_library
 
 def listening(agent: AgentProcess) -> tuple[dict[str, Any], socket.socket]:
     """The next `listening`, and the socket that comes along."""
-    passed: list[int] = []
-    while (frame := agent.reader.next_message()) is None or frame["type"] != "listening":
-        if frame is None:
-            data, fds, _, _ = socket.recv_fds(agent.socket, 1 << 20, 8)
-            assert data
-            passed += fds
-            agent.reader.receive_data(data)
-    (descriptor,) = passed
+    frame, descriptor = agent.expect_with_descriptor("listening")
     return frame, socket.socket(fileno=descriptor)
 
 

@@ -19,14 +19,7 @@ if TYPE_CHECKING:
 def channel_of(agent: AgentProcess) -> socket.socket:
     """Ask for a channel, as a supervisor does for a relay."""
     agent.send(type="ports", id="p")
-    passed: list[int] = []
-    while (frame := agent.reader.next_message()) is None or frame["type"] != "ports":
-        if frame is None:
-            data, fds, _, _ = socket.recv_fds(agent.socket, 1 << 20, 8)
-            assert data
-            passed += fds
-            agent.reader.receive_data(data)
-    (descriptor,) = passed
+    frame, descriptor = agent.expect_with_descriptor("ports")
     assert frame["id"] == "p"
     channel = socket.socket(fileno=descriptor)
     channel.settimeout(ANSWER_TIMEOUT_S)

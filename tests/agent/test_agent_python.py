@@ -449,28 +449,6 @@ def test_tracers_see_frames_of_code_only(agent: AgentProcess, kind: str) -> None
 # Streams and descriptors.
 
 
-@pytest.mark.parametrize(
-    ("code", "exit_code"),
-    [
-        ("import os; os._exit(7)", 7),
-        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", 137),
-    ],
-)
-def test_an_interpreter_that_dies(agent: AgentProcess, code: str, exit_code: int) -> None:
-    agent.python("kept = 1")
-    agent.bash("kept=2")
-    reply = agent.python(f"print('before'); {code}")
-    assert (reply.stdout, reply.exit_code) == ("before\n", exit_code)
-    assert reply.interpreter_restarted
-    assert "its state and its background processes are gone" in reply.restart_reason
-    later = agent.python("'kept' in globals()")
-    assert later.shown == ["False"]
-    assert later.interpreter_restarted
-    assert later.restart_reason == reply.restart_reason
-    assert not agent.python("1").interpreter_restarted
-    assert agent.bash("echo $kept").stdout == "2\n"
-
-
 def test_sources_and_memory_do_not_pile_up(agent: AgentProcess) -> None:
     for _ in range(600):
         agent.python("1")

@@ -8,14 +8,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from agent_process import AgentProcess, becomes_true
-from sandbox.framing import RESUMED, MessageReader, encode_frame, resume_marker
-
-TOKEN = "ab" * 16
-
-
-def hello(agent: AgentProcess, **limits: int) -> None:
-    agent.send(type="hello", protocol=1, token=TOKEN, limits=limits)
+from agent_process import TOKEN, AgentProcess, becomes_true
+from sandbox.framing import encode_frame, resume_marker
 
 
 def texts(outputs: list[tuple[str, str]]) -> dict[str, str]:
@@ -166,7 +160,7 @@ def test_a_flood_is_not_torn_inside_characters(agent: AgentProcess) -> None:
 
 def test_frames_are_numbered_from_hello_on(agent: AgentProcess) -> None:
     assert "seq" not in agent.ready
-    hello(agent)
+    agent.hello()
     agent.python("print(1)")
     agent.send(type="ping")
     agent.expect("pong")
@@ -174,7 +168,7 @@ def test_frames_are_numbered_from_hello_on(agent: AgentProcess) -> None:
 
 
 def test_streaming_stops_while_acknowledgements_lag(agent: AgentProcess) -> None:
-    hello(agent)
+    agent.hello()
     request = agent.begin(
         "import os\nwhile not os.path.exists('enough'): print('x' * 5000)", stream=True
     )
@@ -198,7 +192,7 @@ def test_streaming_stops_while_acknowledgements_lag(agent: AgentProcess) -> None
 
 
 def test_an_execution_carries_an_acknowledgement(agent: AgentProcess) -> None:
-    hello(agent)
+    agent.hello()
     first = agent.python("1")
     agent.python("2", ack=first.frame["seq"])
     assert new_holder(agent)[0]["executions"] == {"e2": "finished"}
@@ -235,21 +229,16 @@ def test_a_callers_room_may_be_counted_in_characters(agent: AgentProcess) -> Non
 
 def new_holder(agent: AgentProcess) -> list[dict[str, Any]]:
     """Take the channel over as a supervisor that restarts; the frames that are repeated."""
-    agent.socket.sendall(resume_marker(TOKEN))
-    agent.reader = MessageReader()
-    agent.reader.marker = resume_marker(TOKEN)
-    agent.reader.skip_to_marker()
-    assert agent.receive() is RESUMED
+    frames = [agent.take_over()]
     probe = f"probe {len(agent.seen)}"
     agent.send(type="interrupt", id=probe)
-    frames: list[dict[str, Any]] = []
-    while not frames or frames[-1].get("id") != probe:
+    while frames[-1].get("id") != probe:
         frames.append(agent.receive())
     return frames[:-1]
 
 
 def test_resume_repeats_what_was_not_acknowledged(agent: AgentProcess) -> None:
-    hello(agent)
+    agent.hello()
     agent.python("print(1)")
     second = agent.python("print(2)")
     third = agent.python("print(3)")
@@ -272,7 +261,7 @@ def test_resume_repeats_what_was_not_acknowledged(agent: AgentProcess) -> None:
 
 
 def test_resume_in_the_middle_of_an_execution(agent: AgentProcess) -> None:
-    hello(agent)
+    agent.hello()
     agent.python("kept = 1")
     request = agent.begin(
         "print('up')\nwhile not __import__('os').path.exists('go'): pass", stream=True
@@ -290,7 +279,7 @@ def test_resume_in_the_middle_of_an_execution(agent: AgentProcess) -> None:
 def test_a_new_holder_is_told_the_notes_of_what_it_may_have_to_answer_for(
     agent: AgentProcess,
 ) -> None:
-    hello(agent)
+    agent.hello()
     first = agent.python("1", note={"who": "one"})
     second = agent.python("2", note={"who": "two"}, ack=first.frame["seq"])
     code = "print('up')\nwhile not __import__('os').path.exists('go'): pass" + "\n" * 5000
@@ -321,7 +310,7 @@ def test_a_new_holder_is_told_of_executions_and_not_of_steps_of_a_set_up(
 
 
 def test_a_torn_request_is_dropped(agent: AgentProcess) -> None:
-    hello(agent)
+    agent.hello()
     frame = encode_frame(
         {"type": "execute", "id": "torn", "interpreter": "python", "code": "open('torn', 'w')"}
     )
@@ -334,7 +323,7 @@ def test_a_torn_request_is_dropped(agent: AgentProcess) -> None:
 
 
 def test_an_answer_torn_by_a_reader_that_died_comes_again(agent: AgentProcess) -> None:
-    hello(agent)
+    agent.hello()
     request = agent.begin("print('x' * 900_000)")
     assert agent.socket.recv(1000)  # and no more: the rest is lost with the reader
     becomes_true(lambda: len(agent.socket.recv(1 << 20, 0)) < (1 << 20), "some is taken")
@@ -351,8 +340,8 @@ def test_resume_without_hello_is_an_oversized_length(agent: AgentProcess) -> Non
 
 
 def test_hello_again_changes_limits_but_not_the_token(agent: AgentProcess) -> None:
-    hello(agent)
-    hello(agent, reply_bytes=100)
+    agent.hello()
+    agent.hello(reply_bytes=100)
     assert "stdout" in agent.python("print('x' * 200)").truncated
     agent.send(type="hello", token="cd" * 16)
     assert "another token" in agent.expect("error")["message"]

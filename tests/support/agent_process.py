@@ -28,7 +28,7 @@ import sandbox_agent
 from nsmd.jail.program_code import AGENT as AGENT_PROGRAM
 from nsmd.jail.program_code import ProgramCode
 from realjail import BWRAP, SYSTEM_PATH
-from sandbox.framing import MessageReader, encode_frame
+from sandbox.framing import RESUMED, MessageReader, encode_frame, resume_marker
 
 ANSWER_TIMEOUT_S = 120.0
 """Time limit for one frame, on a machine that runs everything at once."""
@@ -41,7 +41,22 @@ PYTHON = os.environ.get("NSM_TEST_AGENT_PYTHON", sys.executable)
 
 AGENT = Path(sandbox_agent.__file__)
 
+TOKEN = "ab" * 16
+"""Token of a channel that another supervisor may take over."""
+
 Interpreter = Literal["python", "bash", "node"]
+
+
+class RefusedError(Exception):
+    """An error in place of an answer.
+
+    Attributes:
+        code: as in the frame.
+    """
+
+    def __init__(self, frame: Mapping[str, Any]) -> None:
+        super().__init__(frame["message"])
+        self.code: str = frame.get("code", "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,6 +146,56 @@ class AgentProcess:
             frame = self.receive()
             if frame["type"] == kind:
                 return frame
+
+    def ask(self, kind: str, request: int | str = "q", **fields: Any) -> dict[str, Any]:
+        """Ask for something; output of executions may come before the answer.
+
+        Raises:
+            RefusedError: the answer is an error.
+        """
+        self.send(type=kind, id=request, **fields)
+        while True:
+            frame = self.receive()
+            if frame.get("id") == request and frame["type"] != "output":
+                if frame["type"].endswith("error"):
+                    raise RefusedError(frame)
+                return frame
+
+    def expect_with_descriptor(self, kind: str) -> tuple[dict[str, Any], int]:
+        """The next frame of this type, and the descriptor that comes along.
+
+        Raises:
+            RefusedError: an error comes first.
+        """
+        passed: list[int] = []
+        while True:
+            while (frame := self.reader.next_message()) is None:
+                data, descriptors, _, _ = socket.recv_fds(self.socket, 1 << 20, 8)
+                assert data
+                passed += descriptors
+                self.reader.receive_data(data)
+            if frame["type"].endswith("error"):
+                raise RefusedError(frame)
+            if frame["type"] == kind:
+                (descriptor,) = passed
+                return frame, descriptor
+
+    # The channel.
+
+    def hello(self, **limits: int) -> None:
+        """Say what a supervisor says first."""
+        self.send(type="hello", protocol=1, token=TOKEN, limits=limits)
+
+    def take_over(self) -> dict[str, Any]:
+        """Take the channel over as a supervisor that starts again; what the agent tells it."""
+        self.socket.sendall(resume_marker(TOKEN))
+        self.reader = MessageReader()
+        self.reader.marker = resume_marker(TOKEN)
+        self.reader.skip_to_marker()
+        assert self.receive() is RESUMED
+        resumed = self.receive()
+        assert resumed["type"] == "resumed"
+        return resumed
 
     # Executions.
 
