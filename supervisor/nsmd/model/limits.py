@@ -349,8 +349,8 @@ def _check_undo(
             )
         raise BadRequestError(
             "Undo is turned off; nothing was undone.",
-            hint="Set `undo = 5` in [session] of config.toml and restart the supervisor: then it "
-            "works in sessions that start from now on.",
+            hint="Set `undo = 5` in [session] of config.toml and type `nsm reload`: then it works "
+            "in sessions that start from now on.",
         )
     if busy:
         raise BadRequestError(
