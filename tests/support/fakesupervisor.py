@@ -39,6 +39,11 @@ def no_session(exchange: Exchange) -> dict[str, Any]:
     raise UnknownSessionError(f"{exchange.args['target']}: there is no such session")
 
 
+def answer(**result: Any) -> Handler:
+    """Make a handler that always answers the same."""
+    return lambda _exchange: result
+
+
 class Exchange:
     """One request, as its handler sees it."""
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import samples
-from fakesupervisor import Exchange, FakeSupervisor
+from fakesupervisor import answer
 from nsm._version import program_version
 from nsm.cli import main as cli
 from nsm.cli.top.board import ORDERS
@@ -17,67 +17,37 @@ from nsm.cli.verbs import sessions
 from nsm.wire.errors import AmbiguousSessionError, OverloadedError, UnknownSessionError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from fakesupervisor import Handler
+    from cli_bench import Nsm
+    from fakesupervisor import Exchange, FakeSupervisor
 
 NOT_RUNNING = "nsm: no supervisor is running\n"
 
 
 @pytest.fixture(autouse=True)
-def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The socket's path, at which nothing listens yet."""
-    path = str(tmp_path / "control.sock")
-    monkeypatch.setenv("NSM_SOCKET", path)
-    monkeypatch.setenv("HOME", str(tmp_path))
+def _autostart(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have commands start a supervisor if they want one."""
     monkeypatch.delenv("NSM_AUTOSTART", raising=False)
-    return path
 
 
-@pytest.fixture
-def supervisor(path: str) -> Iterator[FakeSupervisor]:
-    with FakeSupervisor(path) as supervisor:
-        yield supervisor
-
-
-def answer(**result: Any) -> Handler:
-    def handler(_exchange: Exchange) -> dict[str, Any]:
-        return result
-
-    return handler
-
-
-class Said:
-    """Output of a command and its exit code."""
-
-    def __init__(self, capsys: pytest.CaptureFixture[str], *arguments: str) -> None:
-        try:
-            self.code = cli.main(list(arguments))
-        except SystemExit as end:  # argparse
-            self.code = end.code if isinstance(end.code, int) else -1
-        self.out, self.err = capsys.readouterr()
-
-
-def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
-    said = Said(capsys, "--help")
+def test_help_and_version(nsm: Nsm) -> None:
+    said = nsm("--help")
     assert said.code == 0
     assert all(f"\n  {verb} " in said.out for verb in cli.VERBS)
     assert all(f"\n{group}:\n" in said.out for group in cli.GROUPS)
     assert len(cli.VERBS) == sum(map(len, cli.GROUPS.values()))
     assert all(len(line) <= 80 for line in said.out.splitlines())
-    assert Said(capsys, "help").out == said.out == Said(capsys, "-h").out
-    bare = Said(capsys)
+    assert nsm("help").out == said.out == nsm("-h").out
+    bare = nsm()
     assert (bare.code, bare.out, bare.err) == (2, "", said.out)
-    assert Said(capsys, "--version").out == f"nsm {program_version()}\n"
+    assert nsm("--version").out == f"nsm {program_version()}\n"
 
 
 @pytest.mark.parametrize("verb", cli.VERBS)
-def test_every_verb_has_help(capsys: pytest.CaptureFixture[str], verb: str) -> None:
-    said = Said(capsys, verb, "--help")
+def test_every_verb_has_help(nsm: Nsm, verb: str) -> None:
+    said = nsm(verb, "--help")
     assert said.code == 0
     assert said.out.startswith(f"usage: nsm {verb}")
-    assert Said(capsys, "help", verb).out == said.out
+    assert nsm("help", verb).out == said.out
     assert all(len(line) <= 80 for line in said.out.splitlines())
 
 
@@ -118,16 +88,16 @@ def test_every_verb_has_help(capsys: pytest.CaptureFixture[str], verb: str) -> N
         (["completion", "tcsh"], "nsm: argument shell: invalid choice: 'tcsh'"),
     ],
 )
-def test_wrong_usage(capsys: pytest.CaptureFixture[str], arguments: list[str], error: str) -> None:
-    said = Said(capsys, *arguments)
+def test_wrong_usage(nsm: Nsm, arguments: list[str], error: str) -> None:
+    said = nsm(*arguments)
     assert (said.code, said.out) == (2, "")
     assert error in said.err
 
 
-def test_ps(capsys: pytest.CaptureFixture[str], supervisor: FakeSupervisor) -> None:
+def test_ps(nsm: Nsm, supervisor: FakeSupervisor) -> None:
     row = samples.session_row(name="\x1b[2J")
     supervisor.handlers["sessions"] = answer(sessions=[row])
-    said = Said(capsys, "ps")
+    said = nsm("ps")
     assert said.code == 0
     assert "\\x1b[2J" in said.out
     assert "\x1b" not in said.out
@@ -135,7 +105,7 @@ def test_ps(capsys: pytest.CaptureFixture[str], supervisor: FakeSupervisor) -> N
     assert supervisor.hellos[0].scope == "cli"
 
 
-def test_ps_sorted(capsys: pytest.CaptureFixture[str], supervisor: FakeSupervisor) -> None:
+def test_ps_sorted(nsm: Nsm, supervisor: FakeSupervisor) -> None:
     rows = [
         samples.session_row(id="s-1", name="b", cpu_s=1.0, memory_bytes=None),
         samples.session_row(id="s-2", name="c", cpu_s=3.0, memory_bytes=1),
@@ -143,10 +113,10 @@ def test_ps_sorted(capsys: pytest.CaptureFixture[str], supervisor: FakeSuperviso
     ]
     supervisor.handlers["sessions"] = answer(sessions=rows)
     for by, names in (("name", "abc"), ("cpu", "cba"), ("memory", "acb")):
-        said = Said(capsys, "ps", "--json", "--sort", by)
+        said = nsm("ps", "--json", "--sort", by)
         assert "".join(row["name"] for row in json.loads(said.out)) == names
     for by in sessions.SORTS:
-        assert Said(capsys, "ps", "--sort", by).out.count("\n") == 4
+        assert nsm("ps", "--sort", by).out.count("\n") == 4
     assert set(sessions.SORTS) <= set(ORDERS)
 
 
@@ -162,16 +132,16 @@ def test_ps_sorted(capsys: pytest.CaptureFixture[str], supervisor: FakeSuperviso
     ],
 )
 def test_verbs_that_start_no_supervisor(
-    capsys: pytest.CaptureFixture[str], path: str, arguments: list[str], code: int, json_out: str
+    nsm: Nsm, path: str, arguments: list[str], code: int, json_out: str
 ) -> None:
-    said = Said(capsys, *arguments)
+    said = nsm(*arguments)
     assert (said.code, said.out, said.err) == (code, "", NOT_RUNNING)
-    said = Said(capsys, *arguments, "--json")
+    said = nsm(*arguments, "--json")
     assert (said.code, said.out, said.err) == (code, json_out, NOT_RUNNING)
     assert not os.path.exists(path)
 
 
-def test_kill(capsys: pytest.CaptureFixture[str], supervisor: FakeSupervisor) -> None:
+def test_kill(nsm: Nsm, supervisor: FakeSupervisor) -> None:
     unknown = UnknownSessionError("No session 'b'.", hint="`nsm ps` lists the live ones.")
     ambiguous = AmbiguousSessionError("'c' is\x1b two.", hint="Say s-5 or s-6.")
     supervisor.handlers["kill"] = answer(
@@ -181,23 +151,21 @@ def test_kill(capsys: pytest.CaptureFixture[str], supervisor: FakeSupervisor) ->
             {"target": "c", "error": ambiguous.to_wire()},
         ],
     )
-    said = Said(capsys, "kill", "a", "b", "c")
+    said = nsm("kill", "a", "b", "c")
     assert said.code == 1
     assert said.out == "ended s-1 (a)\n"
     assert said.err == (
         "nsm: No session 'b'.\n`nsm ps` lists the live ones.\n"
         "nsm: 'c' is\\x1b two.\nSay s-5 or s-6.\n"
     )
-    said = Said(capsys, "kill", "a", "b", "c", "--json")
+    said = nsm("kill", "a", "b", "c", "--json")
     killed = [{"id": "s-1", "name": "a", "fork_of": ""}]
     assert (said.code, json.loads(said.out)) == (1, killed)
 
 
 @pytest.mark.parametrize("words", [("allow",), ("deny",), ("list", "x.org"), ("off", "x.org")])
-def test_net_takes_hosts_where_it_needs_them(
-    capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
-) -> None:
-    said = Said(capsys, "net", "a", *words)
+def test_net_takes_hosts_where_it_needs_them(nsm: Nsm, words: tuple[str, ...]) -> None:
+    said = nsm("net", "a", *words)
     assert said.code == 2
     assert "hosts" in said.err
 
@@ -213,7 +181,7 @@ def test_net_takes_hosts_where_it_needs_them(
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_json_is_what_the_supervisor_said(
-    capsys: pytest.CaptureFixture[str],
+    nsm: Nsm,
     supervisor: FakeSupervisor,
     command: str,
     operation: str,
@@ -221,27 +189,23 @@ def test_json_is_what_the_supervisor_said(
     shown: str,
 ) -> None:
     supervisor.handlers[operation] = answer(**sample)
-    assert shown in Said(capsys, *command.split()).out
-    told = json.loads(Said(capsys, *command.split(), "--json").out)
+    assert shown in nsm(*command.split()).out
+    told = json.loads(nsm(*command.split(), "--json").out)
     assert {**sample, **told, "session": None} == {**told, "session": None}
 
 
-def test_shutdown_says_what_has_ended(
-    capsys: pytest.CaptureFixture[str], supervisor: FakeSupervisor
-) -> None:
+def test_shutdown_says_what_has_ended(nsm: Nsm, supervisor: FakeSupervisor) -> None:
     supervisor.handlers |= {"shutdown": answer(), "status": answer(**samples.status(sessions=2))}
     supervisor.hang_up_after = "shutdown"
-    assert json.loads(Said(capsys, "shutdown", "--json").out) == [{"pid": 4711, "sessions": 2}]
+    assert json.loads(nsm("shutdown", "--json").out) == [{"pid": 4711, "sessions": 2}]
 
 
-def test_an_error_of_the_supervisor(
-    capsys: pytest.CaptureFixture[str], supervisor: FakeSupervisor
-) -> None:
+def test_an_error_of_the_supervisor(nsm: Nsm, supervisor: FakeSupervisor) -> None:
     def refuse(_: Exchange) -> dict[str, Any]:
         raise OverloadedError("Too much\x1b.", hint="Wait.")
 
     supervisor.handlers["sessions"] = refuse
-    said = Said(capsys, "ps")
+    said = nsm("ps")
     assert (said.code, said.out, said.err) == (1, "", "nsm: Too much\\x1b.\nWait.\n")
 
 
@@ -250,10 +214,10 @@ def test_an_error_of_the_supervisor(
     [("relative.sock", "is relative"), ("/" + "x" * 200, "201 bytes")],
 )
 def test_a_socket_path_that_cannot_be(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, value: str, error: str
+    nsm: Nsm, monkeypatch: pytest.MonkeyPatch, value: str, error: str
 ) -> None:
     monkeypatch.setenv("NSM_SOCKET", value)
-    said = Said(capsys, "ps")
+    said = nsm("ps")
     assert said.code == 1
     assert said.err.startswith("nsm: the socket's path")
     assert error in said.err
@@ -270,7 +234,7 @@ def test_a_socket_path_that_cannot_be(
     ],
 )
 def test_verbs_of_the_supervisor_s_program(
-    capsys: pytest.CaptureFixture[str],
+    nsm: Nsm,
     monkeypatch: pytest.MonkeyPatch,
     arguments: list[str],
     options: list[str],
@@ -282,5 +246,5 @@ def test_verbs_of_the_supervisor_s_program(
         raise SystemExit(7)
 
     monkeypatch.setattr(os, "execv", execv)
-    assert Said(capsys, *arguments).code == 7
+    assert nsm(*arguments).code == 7
     assert [argv[1:] for argv in executed] == [["-P", "-m", "nsmd", *options]]

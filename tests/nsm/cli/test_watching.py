@@ -9,32 +9,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import samples
-from fakesupervisor import Exchange, FakeSupervisor
-from nsm.cli import main as cli
 from nsm.cli.render.formats import short_time
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-
-@pytest.fixture(autouse=True)
-def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    path = str(tmp_path / "control.sock")
-    monkeypatch.setenv("NSM_SOCKET", path)
-    return path
-
-
-@pytest.fixture
-def supervisor(path: str) -> Iterator[FakeSupervisor]:
-    with FakeSupervisor(path) as supervisor:
-        yield supervisor
+    from cli_bench import Nsm
+    from fakesupervisor import Exchange, FakeSupervisor
 
 
 @pytest.mark.parametrize("verb", ["status metrics", "events"])
-def test_without_supervisor(capsys: pytest.CaptureFixture[str], verb: str) -> None:
-    assert cli.main(verb.split()) == 1
-    assert capsys.readouterr() == ("", "nsm: no supervisor is running\n")
+def test_without_supervisor(nsm: Nsm, verb: str) -> None:
+    assert nsm(*verb.split()) == (1, "", "nsm: no supervisor is running\n")
 
 
 @pytest.mark.parametrize(
@@ -65,11 +49,12 @@ def tell(exchange: Exchange) -> dict[str, Any]:
     return {"number": 3}
 
 
-def test_events(capsys: pytest.CaptureFixture[str], supervisor: FakeSupervisor) -> None:
+def test_events(nsm: Nsm, supervisor: FakeSupervisor) -> None:
     supervisor.handlers["events"] = tell
-    assert cli.main(["events", "-f", "-n", "5", "--session", "work"]) == 0
+    said = nsm("events", "-f", "-n", "5", "--session", "work")
+    assert said.code == 0
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(1_777_888_999.5))
-    assert capsys.readouterr().out.splitlines() == [
+    assert said.out.splitlines() == [
         f"{when}  27bcf03a  execution_finished     env=python outcome=ok duration_s=1.2ms",
         "(12 events were dropped meanwhile)",
         f"{when}  -         draining               why='it \\x1b[2J ended' took=- sessions=a,b",
@@ -77,12 +62,9 @@ def test_events(capsys: pytest.CaptureFixture[str], supervisor: FakeSupervisor) 
     assert supervisor.requests[0].args == {"follow": True, "last": 5, "session": "work"}
 
 
-def test_events_for_programs(
-    capsys: pytest.CaptureFixture[str], supervisor: FakeSupervisor
-) -> None:
+def test_events_for_programs(nsm: Nsm, supervisor: FakeSupervisor) -> None:
     supervisor.handlers["events"] = tell
-    assert cli.main(["events", "--json"]) == 0
-    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    lines = [json.loads(line) for line in nsm("events", "--json").out.splitlines()]
     assert lines[0] == samples.occurrence()
     assert lines[1] == {"kind": "missed", "count": 12}
     assert len(lines) == 3

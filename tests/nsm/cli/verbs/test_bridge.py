@@ -11,55 +11,32 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import samples
-from fakesupervisor import Exchange, FakeSupervisor
-from nsm.cli import main as cli
+from fakesupervisor import FakeSupervisor, answer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
     from pathlib import Path
-    from typing import TypeAlias
 
-    from fakesupervisor import Handler
-
-    Nsm: TypeAlias = Callable[..., tuple[int, str, str]]
+    from cli_bench import Nsm
+    from fakesupervisor import Exchange, Handler
 
 
-@pytest.fixture
-def supervisor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeSupervisor]:
-    path = str(tmp_path / "control.sock")
-    monkeypatch.setenv("NSM_SOCKET", path)
+@pytest.fixture(autouse=True)
+def _home(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/me")
-    with FakeSupervisor(path, bridge_run=answer()) as supervisor:
-        yield supervisor
 
 
 @pytest.fixture
-def nsm(capfdbinary: pytest.CaptureFixture[bytes]) -> Nsm:
-    """Run a command; its exit code and what it said."""
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        try:
-            code = cli.main(["bridge", *arguments])
-        except SystemExit as end:
-            code = end.code if isinstance(end.code, int) else -1
-        said = capfdbinary.readouterr()
-        return code, said.out.decode(), said.err.decode()
-
-    return run
+def supervisor(supervisor: FakeSupervisor) -> FakeSupervisor:
+    supervisor.handlers["bridge_run"] = ran()
+    return supervisor
 
 
-def answer(**changes: Any) -> Handler:
-    def handler(_: Exchange) -> dict[str, Any]:
-        return samples.program_result(**changes)
-
-    return handler
+def ran(**changes: Any) -> Handler:
+    return answer(**samples.program_result(**changes))
 
 
 def report(*rows: dict[str, Any], **changes: Any) -> Handler:
-    def handler(_: Exchange) -> dict[str, Any]:
-        return {"enabled": True, "programs": list(rows), "problems": []} | changes
-
-    return handler
+    return answer(**{"enabled": True, "programs": list(rows), "problems": []} | changes)
 
 
 def sent(supervisor: FakeSupervisor) -> dict[str, Any]:
@@ -79,7 +56,7 @@ def test_ls(supervisor: FakeSupervisor, nsm: Nsm) -> None:
     ]
     problem = {"source": "/t/\x07.md", "line": 3, "reason": "no `name`", "name": None}
     supervisor.handlers["bridge_programs"] = report(*rows, problems=[problem])
-    code, out, err = nsm("ls")
+    code, out, err = nsm("bridge", "ls")
     assert code == 0
     assert out == (
         "NAME    LIMIT  ARGUMENTS             COMMAND       DESCRIPTION\n"
@@ -89,7 +66,7 @@ def test_ls(supervisor: FakeSupervisor, nsm: Nsm) -> None:
         "some     0.5s  up to 3, options too  ~/bin/deploy  Bring the shop to one of its places.\n"
     )
     assert err == "nsm: /t/\\x07.md:3: no `name`\n"
-    code, out, err = nsm("ls", "--json")
+    code, out, err = nsm("bridge", "ls", "--json")
     assert (code, err) == (0, "")
     assert json.loads(out)["programs"] == rows
     assert json.loads(out)["problems"] == [problem]
@@ -113,12 +90,12 @@ def test_what_the_supervisor_does_not_have_is_a_note(
         "docs/how-to/bridge.md says where to set it\n"
     )
     for words in (["help", "deploy"], ["ls"], ["check"]):
-        code, _, err = nsm(*words)
+        code, _, err = nsm("bridge", *words)
         assert (code, err) == (0, note), words
     for words in (["help", "deploy", "--json"], ["check", "--json"]):
-        assert nsm(*words)[::2] == (0, "")
+        assert nsm("bridge", *words)[::2] == (0, "")
     supervisor.handlers["bridge_programs"] = report(samples.program_row())
-    assert nsm("check") == (0, "", "")
+    assert nsm("bridge", "check") == (0, "", "")
 
 
 def test_a_check_needs_no_supervisor_and_starts_none(
@@ -129,7 +106,7 @@ def test_a_check_needs_no_supervisor_and_starts_none(
 
     monkeypatch.setattr(os, "execv", become)
     monkeypatch.setenv("NSM_SOCKET", str(tmp_path / "none.sock"))
-    assert nsm("check") == (1, "", "")
+    assert nsm("bridge", "check") == (1, "", "")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -148,7 +125,7 @@ def test_a_check_needs_no_supervisor_and_starts_none(
 def test_options_after_the_program_are_its_own(
     supervisor: FakeSupervisor, nsm: Nsm, words: list[str], arguments: list[str], streamed: bool
 ) -> None:
-    assert nsm("run", *words)[0] == 0
+    assert nsm("bridge", "run", *words)[0] == 0
     stream = {"stream": True} if streamed else {}
     assert sent(supervisor) == {"program": "deploy", "arguments": arguments, **stream}
 
@@ -175,9 +152,9 @@ def test_options_after_the_program_are_its_own(
 def test_exit_codes(
     supervisor: FakeSupervisor, nsm: Nsm, changes: dict[str, Any], code: int, note: str
 ) -> None:
-    supervisor.handlers["bridge_run"] = answer(**changes)
-    assert nsm("run", "deploy") == (code, "", note)
-    told, out, err = nsm("run", "--json", "deploy")
+    supervisor.handlers["bridge_run"] = ran(**changes)
+    assert nsm("bridge", "run", "deploy") == (code, "", note)
+    told, out, err = nsm("bridge", "run", "--json", "deploy")
     assert (told, json.loads(out), err) == (code, samples.program_result(**changes), "")
 
 
@@ -197,7 +174,7 @@ def test_output_that_a_slow_reader_missed_is_said_where_it_is_missing(
         return samples.program_result(stdout=text, stdout_omitted=90, stderr="x\n1\n2\n3\ny\n")
 
     supervisor.handlers["bridge_run"] = run
-    code, out, err = nsm("run", "deploy")
+    code, out, err = nsm("bridge", "run", "deploy")
     gap, end = "[... 100 characters left out ...]\n", "[... 20 characters left out ...]\n"
     assert (code, out) == (0, f"one\n{gap}four\n{end}")
     notes = "".join(
@@ -217,7 +194,7 @@ def test_the_end_of_a_flood_comes_with_the_result(supervisor: FakeSupervisor, ns
         return samples.program_result(stdout=text, stdout_omitted=14)
 
     supervisor.handlers["bridge_run"] = run
-    code, out, err = nsm("run", "deploy")
+    code, out, err = nsm("bridge", "run", "deploy")
     assert (code, out) == (0, "1\n2\n\n[... 12 bytes left out ...]\n9\n")
     assert err == "nsm: stdout: 12 bytes left out; --json has its beginning and its end\n"
 
@@ -233,7 +210,7 @@ def test_ctrl_c_stops_the_program_and_waits_for_what_came_of_it(
         return samples.program_result(stdout="begun\ncleaned up\n", why_stopped="cancelled")
 
     supervisor.handlers["bridge_run"] = run
-    assert nsm("run", "deploy") == (130, "begun\ncleaned up\n", "nsm: interrupted\n")
+    assert nsm("bridge", "run", "deploy") == (130, "begun\ncleaned up\n", "nsm: interrupted\n")
     assert len(supervisor.cancelled) == 1
 
 
@@ -252,6 +229,6 @@ def test_output_over_two_connections_is_shown_once(supervisor: FakeSupervisor, n
 
     with ExitStack() as stack:
         supervisor.handlers["bridge_run"] = first
-        code, out, err = nsm("run", "deploy")
+        code, out, err = nsm("bridge", "run", "deploy")
     assert (code, out) == (0, "one\ntwo\nthree\n")
     assert "the connection was lost" in err

@@ -11,26 +11,19 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import samples
-from fakesupervisor import Exchange, FakeSupervisor
+from cli_bench import TIMEOUT_S
 from nsm.cli import main as cli
 from nsm.cli.verbs.completion import candidates
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
-TIMEOUT_S = 120
-
-
-@pytest.fixture(autouse=True)
-def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    path = str(tmp_path / "control.sock")
-    monkeypatch.setenv("NSM_SOCKET", path)
-    return path
+    from cli_bench import Nsm
+    from fakesupervisor import Exchange, FakeSupervisor
 
 
 @pytest.fixture
-def supervisor(path: str) -> Iterator[FakeSupervisor]:
+def supervisor(supervisor: FakeSupervisor) -> FakeSupervisor:
     def sessions(_exchange: Exchange) -> dict[str, Any]:
         named = [("s-1", "work"), ("s-2", None), ("t-3", "evil; rm"), ("s-4", "word")]
         return {"sessions": [samples.session_row(id=id_, name=name) for id_, name in named]}
@@ -48,8 +41,8 @@ def supervisor(path: str) -> Iterator[FakeSupervisor]:
         rows = [samples.program_row(name=name) for name in ("deploy", "restart-db", "docs")]
         return {"enabled": True, "programs": rows, "problems": []}
 
-    with FakeSupervisor(path, sessions=sessions, envs=envs, bridge_programs=programs) as supervisor:
-        yield supervisor
+    supervisor.handlers |= {"sessions": sessions, "envs": envs, "bridge_programs": programs}
+    return supervisor
 
 
 @pytest.mark.parametrize(
@@ -134,16 +127,13 @@ def test_candidates(
     assert candidates(words) == expected
 
 
-def test_without_a_supervisor_none_is_started(
-    path: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert cli.main(["__complete", "--", "run", "-e", ""]) == 0
-    assert cli.main(["__complete", "--", "kill", ""]) == 0
-    assert cli.main(["__complete"]) == 0
-    out, err = capsys.readouterr()
+def test_without_a_supervisor_none_is_started(path: str, nsm: Nsm) -> None:
+    assert nsm("__complete", "--", "run", "-e", "") == (0, "", "")
+    assert nsm("__complete", "--", "kill", "") == (0, "", "")
+    code, out, err = nsm("__complete")
     words = [line.partition("\t")[0] for line in out.split("\n") if line]
     assert words == sorted([*cli.VERBS, "--help", "--version"])
-    assert err == ""
+    assert (code, err) == (0, "")
     assert not os.path.exists(path)
 
 
@@ -238,10 +228,9 @@ def _said(shell: str, arguments: list[str], bin_path: str) -> list[str]:
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_the_shell_takes_its_script(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_shell_takes_its_script(shell: str, nsm: Nsm) -> None:
     program = shutil.which(shell)
-    assert cli.main(["completion", shell]) == 0
-    script = capsys.readouterr().out
+    script = nsm("completion", shell).out
     assert "nsm" in script
     if program is None:
         pytest.skip(f"not here: {shell} is not installed, and nsm does not need it")

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from cli_bench import NSM, TIMEOUT_S
 from fakefiles import FakeFiles
-from fakesupervisor import FakeSupervisor
-from nsm.cli import main as cli
 from nsm.cli.verbs import cp as verb
 from nsm.cli.verbs.cp import Download, Local, Remote, Upload, place, plan
 from nsm.client.local_files import LocalTarget
@@ -26,8 +25,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-NSM = [sys.executable, "-m", "nsm.cli"]
-TIMEOUT_S = 120
+    from cli_bench import Nsm
+    from fakesupervisor import FakeSupervisor
+
 BIG = os.urandom(3 * 256 * 1024 + 5)
 
 
@@ -38,29 +38,24 @@ def files() -> FakeFiles:
 
 @pytest.fixture(autouse=True)
 def supervisor(
-    files: FakeFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[FakeSupervisor]:
-    (tmp_path / "here").mkdir()
-    monkeypatch.chdir(tmp_path / "here")
-    monkeypatch.setenv("NSM_SOCKET", str(tmp_path / "s"))
-    with FakeSupervisor(str(tmp_path / "s"), **files.handlers()) as supervisor:
-        yield supervisor
-        for held in files.hold.values():
-            held.set()
+    supervisor: FakeSupervisor, files: FakeFiles, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
+    monkeypatch.chdir(here)
+    supervisor.handlers |= files.handlers()
+    yield
+    for held in files.hold.values():
+        held.set()
 
 
 @pytest.fixture
 def here(tmp_path: Path) -> Path:
+    (tmp_path / "here").mkdir()
     return tmp_path / "here"
 
 
-def cp(capsys: pytest.CaptureFixture[str], *operands: str) -> tuple[int, str]:
+def cp(nsm: Nsm, *operands: str) -> tuple[int, str]:
     """Exit code, and what was said; nothing is ever printed but on standard error."""
-    try:
-        code = cli.main(["cp", *operands])
-    except SystemExit as end:
-        code = end.code if isinstance(end.code, int) else -1
-    out, err = capsys.readouterr()
+    code, out, err = nsm("cp", *operands)
     assert out == ""
     return code, err
 
@@ -76,23 +71,21 @@ def umask() -> Iterator[None]:
 
 
 def test_a_directory_that_is_made_meanwhile_takes_no_empty_file(
-    capsys: pytest.CaptureFixture[str], files: FakeFiles, here: Path
+    nsm: Nsm, files: FakeFiles, here: Path
 ) -> None:
     (here / "a").write_text("a")
     os.mkfifo(here / "pipe")
     files.made_meanwhile |= {"/tmp/b", "/tmp/c"}
-    assert cp(capsys, "a", "work:/tmp/b") == (0, "")
+    assert cp(nsm, "a", "work:/tmp/b") == (0, "")
     assert files.files == {"/tmp/b/a": (b"a", 0o644)}
     writer = threading.Thread(target=(here / "pipe").write_bytes, args=[b"p"])
     writer.start()
-    assert cp(capsys, "pipe", "work:/tmp/c") == (1, "nsm: /tmp/c: is a directory\n")
+    assert cp(nsm, "pipe", "work:/tmp/c") == (1, "nsm: /tmp/c: is a directory\n")
     writer.join()
     assert list(files.files) == ["/tmp/b/a"]
 
 
-def test_no_link_here_is_written_through(
-    capsys: pytest.CaptureFixture[str], files: FakeFiles, here: Path
-) -> None:
+def test_no_link_here_is_written_through(nsm: Nsm, files: FakeFiles, here: Path) -> None:
     files.files["/workspace/a"] = (b"theirs", 0o644)
     (here / "mine").write_bytes(b"mine")
     (here / "private").mkdir()
@@ -103,12 +96,12 @@ def test_no_link_here_is_written_through(
         said = (
             f"nsm: {link} is a symbolic link to {end}, and nothing was written through it\n{hint}"
         )
-        assert cp(capsys, "work:a", target) == (1, said)
-    assert cp(capsys, "work:a", "place/")[0] == 1
+        assert cp(nsm, "work:a", target) == (1, said)
+    assert cp(nsm, "work:a", "place/")[0] == 1
     assert (here / "mine").read_bytes() == b"mine"
     assert list((here / "private").iterdir()) == []
-    assert cp(capsys, "--follow", "work:a", "link") == (0, "")
-    assert cp(capsys, "--follow", "work:a", "place") == (0, "")
+    assert cp(nsm, "--follow", "work:a", "link") == (0, "")
+    assert cp(nsm, "--follow", "work:a", "place") == (0, "")
     assert (here / "mine").read_bytes() == (here / "private" / "a").read_bytes() == b"theirs"
 
 
@@ -123,9 +116,7 @@ def test_a_link_that_comes_while_a_file_is_copied_is_replaced(here: Path) -> Non
     assert (here / "target").read_bytes() == b"theirs"
 
 
-def test_no_link_here_is_read_through(
-    capsys: pytest.CaptureFixture[str], files: FakeFiles, here: Path
-) -> None:
+def test_no_link_here_is_read_through(nsm: Nsm, files: FakeFiles, here: Path) -> None:
     """Code in a session may have put it there, to have another file of the user's copied."""
     secret = here.parent / "ssh"
     (secret / "deep").mkdir(parents=True)
@@ -145,53 +136,49 @@ def test_no_link_here_is_read_through(
     ):
         said = f"nsm: {path} {where}, and nothing was read through it\n"
         hint = "Name the file itself, or add --follow.\n"
-        assert cp(capsys, path, "work:x") == (1, said + hint), path
+        assert cp(nsm, path, "work:x") == (1, said + hint), path
     assert files.files == {}
-    assert cp(capsys, "--follow", "place/deep/key", "work:x") == (0, "")
+    assert cp(nsm, "--follow", "place/deep/key", "work:x") == (0, "")
     assert files.files["/workspace/x"][0] == b"secret"
     # Where no session writes, links of directories are the user's own.
-    assert cp(capsys, str(here.parent / "here" / ".." / "ssh" / "deep" / "key"), "work:y")[0] == 0
+    assert cp(nsm, str(here.parent / "here" / ".." / "ssh" / "deep" / "key"), "work:y")[0] == 0
     (here.parent / "home").symlink_to(secret)
-    assert cp(capsys, str(here.parent / "home" / "deep" / "key"), "work:y") == (0, "")
+    assert cp(nsm, str(here.parent / "home" / "deep" / "key"), "work:y") == (0, "")
 
 
-def test_no_link_on_the_way_is_written_through(
-    capsys: pytest.CaptureFixture[str], files: FakeFiles, here: Path
-) -> None:
+def test_no_link_on_the_way_is_written_through(nsm: Nsm, files: FakeFiles, here: Path) -> None:
     files.files["/workspace/a"] = (b"theirs", 0o644)
     (here.parent / "private" / "below").mkdir(parents=True)
     (here / "place").symlink_to(here.parent / "private")
     said = "place/a lies behind a symbolic link, and nothing was written through it"
-    assert said in cp(capsys, "work:a", "place/a")[1]
+    assert said in cp(nsm, "work:a", "place/a")[1]
     for path in ("place/below/", "place/below/a"):
-        assert "lies behind a symbolic link" in cp(capsys, "work:a", path)[1]
+        assert "lies behind a symbolic link" in cp(nsm, "work:a", path)[1]
     assert sorted(here.parent.rglob("private/**/*")) == [here.parent / "private" / "below"]
 
 
 # From a session.
 
 
-def test_pipes_and_devices_are_written_to(
-    capsys: pytest.CaptureFixture[str], files: FakeFiles, here: Path
-) -> None:
+def test_pipes_and_devices_are_written_to(nsm: Nsm, files: FakeFiles, here: Path) -> None:
     files.files = {"/workspace/a": (BIG, 0o644)}
     os.mkfifo(here / "pipe")
     read: list[bytes] = []
     reader = threading.Thread(target=lambda: read.append((here / "pipe").read_bytes()))
     reader.start()
-    assert cp(capsys, "work:a", "pipe") == (0, "")
+    assert cp(nsm, "work:a", "pipe") == (0, "")
     reader.join()
     assert read == [BIG]
     assert stat.S_ISFIFO((here / "pipe").stat().st_mode)
-    assert cp(capsys, "work:a", "/dev/null") == (0, "")
-    code, err = cp(capsys, "work:a", "/dev/full")
+    assert cp(nsm, "work:a", "/dev/null") == (0, "")
+    code, err = cp(nsm, "work:a", "/dev/full")
     assert code == 1
     assert err == "nsm: /dev/full can't be written: No space left on device\n"
 
 
 @pytest.mark.parametrize("unnamed", [True, False])
 def test_a_failure_leaves_what_was_there(
-    capsys: pytest.CaptureFixture[str],
+    nsm: Nsm,
     files: FakeFiles,
     here: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -214,13 +201,13 @@ def test_a_failure_leaves_what_was_there(
 
     with monkeypatch.context() as patched:
         patched.setattr(LocalTarget, "write", write)
-        code, err = cp(capsys, "work:big", "big")
+        code, err = cp(nsm, "work:big", "big")
     assert code == 1
     assert err.startswith("nsm: big can't be written: No space left on device\nNothing of")
     assert (here / "big").read_text() == "old"
     assert os.listdir(here) == ["big"]
-    assert cp(capsys, "work:big", "big") == (0, "")
-    assert cp(capsys, "work:big", "new") == (0, "")
+    assert cp(nsm, "work:big", "big") == (0, "")
+    assert cp(nsm, "work:big", "new") == (0, "")
     assert (here / "big").read_bytes() == (here / "new").read_bytes() == BIG
     assert sorted(os.listdir(here)) == ["big", "new"]
 
@@ -259,20 +246,20 @@ def test_a_terminal_is_not_driven(files: FakeFiles) -> None:
 
 
 def test_progress_is_for_terminals_and_comes_late(
-    files: FakeFiles, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    files: FakeFiles, monkeypatch: pytest.MonkeyPatch, nsm: Nsm
 ) -> None:
     files.files = {"/workspace/a\x1b": (BIG, 0o644)}
-    assert cp(capsys, "work:a\x1b", "b") == (0, "")
+    assert cp(nsm, "work:a\x1b", "b") == (0, "")
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    assert cp(capsys, "work:a\x1b", "b") == (0, "")
+    assert cp(nsm, "work:a\x1b", "b") == (0, "")
     monkeypatch.setattr(verb, "_FIRST_S", 0.0)
     monkeypatch.setattr(verb, "_EVERY_S", 0.0)
-    code, err = cp(capsys, "work:a\x1b", "b")
+    code, err = cp(nsm, "work:a\x1b", "b")
     assert code == 0
     assert err.startswith("\rwork:a\\x1b  0.2 MiB of 0.8 MiB  33 %  ")
     assert "/s  0s left\x1b[K\rwork:a\\x1b  0.5 MiB of 0.8 MiB  66 %" in err
     assert err.endswith("\r\x1b[K")
-    _, err = cp(capsys, "b", "work:b")
+    _, err = cp(nsm, "b", "work:b")
     assert err.startswith("\rb  0.2 MiB of 0.8 MiB  33 %  ")
     assert "100 %" in err
 

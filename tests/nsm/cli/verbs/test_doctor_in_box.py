@@ -8,17 +8,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import samples
-from fakesupervisor import FakeSupervisor
-from nsm.cli import main as cli
+from fakesupervisor import answer
 from nsm.cli.verbs import doctor
 from nsm.jail import proxyvariables
 from nsm.wire.errors import ForbiddenError, NsmError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
-    from fakesupervisor import Exchange
+    from cli_bench import Nsm
+    from fakesupervisor import Exchange, FakeSupervisor
     from nsm.checks import HostCheck
 
 ENVIRONMENT = samples.environment_row()
@@ -29,16 +28,15 @@ BROKEN = samples.environment_row(
 
 
 @pytest.fixture
-def supervisor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeSupervisor]:
+def supervisor(supervisor: FakeSupervisor, monkeypatch: pytest.MonkeyPatch) -> FakeSupervisor:
     """One in which all is well, for a box without programs of the host."""
-    path = str(tmp_path / "control.sock")
-    monkeypatch.setenv("NSM_SOCKET", path)
     monkeypatch.delenv("https_proxy", raising=False)
-    with FakeSupervisor(path) as made:
-        made.handlers["envs"] = lambda _: {"environments": [ENVIRONMENT, BROKEN]}
-        made.handlers["run"] = lambda _: samples.run_result()
-        made.handlers["bridge_programs"] = refusing(ForbiddenError("not given"))
-        yield made
+    supervisor.handlers |= {
+        "envs": answer(environments=[ENVIRONMENT, BROKEN]),
+        "run": answer(**samples.run_result()),
+        "bridge_programs": refusing(ForbiddenError("not given")),
+    }
+    return supervisor
 
 
 def refusing(error: NsmError) -> Any:
@@ -81,11 +79,10 @@ def test_a_box_without_network_and_one_whose_proxy_is_gone(
 
 
 def test_the_verb_in_a_box(
-    supervisor: FakeSupervisor, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    supervisor: FakeSupervisor, monkeypatch: pytest.MonkeyPatch, nsm: Nsm
 ) -> None:
     monkeypatch.setattr(doctor, "in_a_box", lambda: True)
-    assert cli.main(["doctor", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["ok"] is True
+    assert json.loads(nsm("doctor", "--json").out)["ok"] is True
     supervisor.close()
-    assert cli.main(["doctor"]) == 1
-    assert "fail  supervisor" in capsys.readouterr().out
+    code, out, _ = nsm("doctor")
+    assert (code, "fail  supervisor" in out) == (1, True)

@@ -1,29 +1,29 @@
-"""`nsm env` and `nsm env show ENV` against a fake supervisor; references that begin here."""
+"""`nsm env` against a fake supervisor: builds, references, environments found in a project."""
 
 from __future__ import annotations
 
 import json
 import os
 import subprocess
-import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import samples
-from fakesupervisor import Exchange, FakeSupervisor
-from nsm.cli import main as cli
+from cli_bench import NSM, TIMEOUT_S
+from fakesupervisor import answer
 from nsm.cli.render import environments
-from nsm.wire.errors import UnknownEnvironmentError
+from nsm.cli.render.environments import found_table, hints
+from nsm.wire.environments import FoundRow
+from nsm.wire.errors import ForbiddenError, UnknownEnvironmentError
+from nsm.wire.messages import read
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
     from pathlib import Path
-    from typing import TypeAlias
 
-    Nsm: TypeAlias = Callable[..., tuple[int, str, str]]
+    from cli_bench import Nsm
+    from fakesupervisor import Exchange, FakeSupervisor
 
-TIMEOUT_S = 120
 PROGRESS = {
     "phase": "building",
     "activity": "building pandas-2.2 (checkPhase)",
@@ -64,32 +64,9 @@ FAILED = {
 
 
 @pytest.fixture(autouse=True)
-def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    path = str(tmp_path / "control.sock")
-    monkeypatch.setenv("NSM_SOCKET", path)
-    monkeypatch.chdir(tmp_path)
-    return path
-
-
-@pytest.fixture
-def supervisor(path: str) -> Iterator[FakeSupervisor]:
-    with FakeSupervisor(path) as supervisor:
-        yield supervisor
-
-
-@pytest.fixture
-def nsm(capsys: pytest.CaptureFixture[str]) -> Nsm:
-    """Run a command; its exit code and what it said."""
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        try:
-            code = cli.main(list(arguments))
-        except SystemExit as end:
-            code = end.code if isinstance(end.code, int) else -1
-        said = capsys.readouterr()
-        return code, said.out, said.err
-
-    return run
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "project").mkdir()
+    monkeypatch.chdir(tmp_path / "project")
 
 
 @pytest.mark.parametrize(
@@ -113,7 +90,7 @@ def test_a_python_is_a_version_or_a_program(
     (tmp_path / "python3.17").touch(mode=0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.chdir(tmp_path)
-    supervisor.handlers["env_add"] = lambda _: {"environment": READY}
+    supervisor.handlers["env_add"] = answer(environment=READY)
     if meant:
         assert nsm("env", "add", "old", "--pip", "numpy", "--python", given)[0] == 0
         (_, program) = supervisor.requests[-1].args["packages"].items()
@@ -125,7 +102,7 @@ def test_a_python_is_a_version_or_a_program(
 
 
 @pytest.mark.parametrize(
-    ("command", "operation", "answer", "code", "out", "err"),
+    ("command", "operation", "result", "code", "out", "err"),
     [
         ("add r", "env_add", {"environment": READY}, 0, "science is ready: /nix/store/x", ""),
         ("add r --no-wait", "env_add", {"environment": BUILDING}, 0, "", "in the background"),
@@ -161,13 +138,13 @@ def test_an_action_says_what_came_of_it(
     nsm: Nsm,
     command: str,
     operation: str,
-    answer: dict[str, Any],
+    result: dict[str, Any],
     code: int,
     out: str,
     err: str,
 ) -> None:
-    supervisor.handlers["env_list"] = lambda _: {"environments": [READY]}
-    supervisor.handlers[operation] = lambda _: answer
+    supervisor.handlers["env_list"] = answer(environments=[READY])
+    supervisor.handlers[operation] = answer(**result)
     told = nsm("env", *command.split())
     assert (told[0], out in told[1], err in told[2]) == (code, True, True), told
 
@@ -179,7 +156,7 @@ def test_ctrl_c_leaves_the_build_going_on(supervisor: FakeSupervisor, path: str)
         return {"environment": BUILDING}
 
     supervisor.handlers["env_add"] = add
-    command = [sys.executable, "-m", "nsm.cli", "env", "add", "github:me/envs#science"]
+    command = [*NSM, "env", "add", "github:me/envs#science"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         assert process.stderr.readline() == "nsm: science: building\n"
@@ -192,7 +169,7 @@ def test_ls(supervisor: FakeSupervisor, nsm: Nsm) -> None:
     other = {**READY, "wanted_by": ["config.toml"], "name": "lab"}
     kept = {**FAILED, "path": "/nix/store/old"}
     rows = [READY, BUILDING, other, FAILED, kept]
-    supervisor.handlers["env_list"] = lambda _: {"environments": rows}
+    supervisor.handlers["env_list"] = answer(environments=rows)
     code, out, _ = nsm("env", "builds")
     assert code == 0
     header, *lines = out.splitlines()
@@ -205,7 +182,7 @@ def test_ls(supervisor: FakeSupervisor, nsm: Nsm) -> None:
     assert lines[4].endswith("(the one built before is used)")
     code, out, _ = nsm("env", "builds", "--json")
     assert json.loads(out) == rows
-    supervisor.handlers["env_list"] = lambda _: {"environments": []}
+    supervisor.handlers["env_list"] = answer(environments=[])
     assert "nsm env add" in nsm("env", "builds")[1]
 
 
@@ -218,7 +195,7 @@ def test_log(supervisor: FakeSupervisor, nsm: Nsm) -> None:
     assert nsm("env", "log", "science") == (0, "one\n\ttwo\N{REPLACEMENT CHARACTER}[2J\n", "")
     _, out, _ = nsm("env", "log", "science", "--json")
     assert json.loads(out) == {"environment": READY, "log": "one\n\ttwo\x1b[2J\n"}
-    supervisor.handlers["env_log"] = lambda _: {"environment": READY}
+    supervisor.handlers["env_log"] = answer(environment=READY)
     assert nsm("env", "log", "science")[2] == "nsm: nothing was built of science yet\n"
 
 
@@ -227,8 +204,8 @@ def test_show_tells_about_one_environment(supervisor: FakeSupervisor, nsm: Nsm) 
         samples.environment_row(name="python", aliases=["py"]),
         samples.environment_row(name="bad", available=False, problem="its build failed"),
     ]
-    supervisor.handlers["envs"] = lambda _: {"environments": environments}
-    supervisor.handlers["env_list"] = lambda _: {"environments": [FAILED]}
+    supervisor.handlers["envs"] = answer(environments=environments)
+    supervisor.handlers["env_list"] = answer(environments=[FAILED])
     code, out, _ = nsm("env", "show", "py")
     assert code == 0
     assert out.startswith("name         python, py\n")
@@ -262,3 +239,69 @@ def test_show_tells_about_one_environment(supervisor: FakeSupervisor, nsm: Nsm) 
 def test_references_that_begin_here(typed: str, meant: str) -> None:
     here = os.getcwd()
     assert environments.absolute(typed) == meant.format(here=here, above=os.path.dirname(here))
+
+
+# Environments that lie in a project.
+
+
+VENV: dict[str, Any] = {
+    "path": ".venv",
+    "kind": "venv",
+    "version": "3.12.1",
+    "packages": [
+        {"name": "numpy", "version": "1.26", "chosen": True},
+        {"name": "pandas", "version": "2.2", "chosen": True},
+        {"name": "six", "version": "1.16", "chosen": False},
+    ],
+    "package_count": 16,
+    "name": None,
+    "changed": False,
+    "problem": None,
+}
+
+
+def test_names_that_others_chose_cannot_drive_the_terminal() -> None:
+    evil = "a\x1b[2J\u202e'; rm -rf ~"
+    packages = [{"name": evil, "version": evil, "chosen": True}]
+    row = {**VENV, "path": evil, "version": evil, "packages": packages, "problem": evil}
+    rows = read(list[FoundRow], [row])
+    for text in (*hints(rows), found_table(rows).replace("\n", "")):
+        assert text.isprintable()
+    assert "`nsm env use 'a\\x1b" in hints(rows)[0]
+
+
+def test_a_list_ends_with_environments_found_in_the_project(
+    supervisor: FakeSupervisor, nsm: Nsm
+) -> None:
+    supervisor.handlers |= {
+        "envs": answer(environments=[samples.environment_row()]),
+        "env_found": answer(found=[VENV]),
+    }
+    assert nsm("env").out.splitlines()[-1].startswith("found: .venv (")
+    assert supervisor.requests[-1].args == {"project": os.getcwd()}
+    assert len(json.loads(nsm("env", "--json").out)) == 1
+
+    def refuse(_: Exchange) -> dict[str, Any]:
+        raise ForbiddenError("no")
+
+    supervisor.handlers["env_found"] = refuse
+    assert "found" not in nsm("env").out
+
+
+def test_an_environment_of_a_project_is_used_and_forgotten(
+    supervisor: FakeSupervisor, nsm: Nsm
+) -> None:
+    supervisor.handlers |= {
+        "env_use": answer(found={**VENV, "name": "science"}),
+        "env_forget": lambda exchange: {"name": exchange.args["target"]},
+    }
+    said = nsm("env", "use", ".venv", "--name", "science").out
+    assert "is science now: `nsm run -e science CODE`" in said
+    os.mkdir("real")
+    os.symlink("real", "link")
+    assert nsm("env", "use", os.path.abspath("link/.venv"), "--project", "link").code == 0
+    assert [request.args for request in supervisor.requests] == [
+        {"project": os.getcwd(), "path": ".venv", "name": "science", "wait": True},
+        {"project": os.path.abspath("link"), "path": os.path.abspath("real/.venv"), "wait": True},
+    ]
+    assert nsm("env", "use", "--forget", "science").out == "science is not used any more\n"

@@ -6,31 +6,25 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import samples
-from fakesupervisor import Exchange, FakeSupervisor
-from nsm.cli import main as cli
+from cli_bench import NSM, TIMEOUT_S
+from fakesupervisor import FakeSupervisor
 from processes import ending
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-NSM = [sys.executable, "-m", "nsm.cli"]
-TIMEOUT_S = 120
+    from cli_bench import Nsm
+    from fakesupervisor import Exchange
 
 
 @pytest.fixture
-def supervisor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeSupervisor]:
-    path = str(tmp_path / "control.sock")
-    monkeypatch.setenv("NSM_SOCKET", path)
-    with FakeSupervisor(path, logs=logs) as supervisor:
-        yield supervisor
+def supervisor(supervisor: FakeSupervisor) -> FakeSupervisor:
+    supervisor.handlers["logs"] = logs
+    return supervisor
 
 
 def logs(exchange: Exchange) -> dict[str, Any]:
@@ -45,12 +39,6 @@ def logs(exchange: Exchange) -> dict[str, Any]:
         exchange.emit("output", {"execution_id": "x-1", "stream": "stdout", "text": "begun"})
         exchange.cancelled.wait(TIMEOUT_S)
     return samples.log_end(state="ended", end_reason="killed")
-
-
-def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    code = cli.main(list(arguments))
-    out, err = capsys.readouterr()
-    return code, out, err
 
 
 @pytest.mark.parametrize("more", [[], ["--json"]])
@@ -91,7 +79,7 @@ def test_a_reader_that_has_enough(supervisor: FakeSupervisor) -> None:
         assert process.wait(TIMEOUT_S) == 141
 
 
-def test_ps_all(capsys: pytest.CaptureFixture[str], supervisor: FakeSupervisor) -> None:
+def test_ps_all(nsm: Nsm, supervisor: FakeSupervisor) -> None:
     live, over = samples.session_row(), samples.ended_row(reason="killed\x1b", name=None)
 
     def sessions(exchange: Exchange) -> dict[str, Any]:
@@ -99,23 +87,23 @@ def test_ps_all(capsys: pytest.CaptureFixture[str], supervisor: FakeSupervisor) 
         return {"sessions": [live], **more}
 
     supervisor.handlers["sessions"] = sessions
-    code, out, err = run(capsys, "ps", "--all")
+    code, out, err = nsm("ps", "--all")
     assert (code, err) == (0, "")
     tables = out.split("\n\n")
-    assert tables[0] == run(capsys, "ps")[1].rstrip()
+    assert tables[0] == nsm("ps")[1].rstrip()
     header, row = tables[1].splitlines()
     assert header.split() == ["ID", "NAME", "ENV", "CLIENT", "LIVED", "ENDED", "RUNS", "REASON"]
     assert row.split() == ["s-0", "-", "bash", "nsm", "1m01s", "12s", "ago", "4", "killed\\x1b"]
-    both = json.loads(run(capsys, "ps", "-a", "--json")[1])
+    both = json.loads(nsm("ps", "-a", "--json")[1])
     assert both == {"sessions": [live], "ended": [over]}
     over.clear()
     supervisor.handlers["sessions"] = lambda _: {"sessions": [], "ended": []}
-    assert run(capsys, "ps", "--all")[1] == "No sessions.\n"
+    assert nsm("ps", "--all")[1] == "No sessions.\n"
 
 
 @pytest.mark.parametrize("as_json", [False, True])
 def test_following_goes_on_at_the_next_supervisor(
-    capsys: pytest.CaptureFixture[str], supervisor: FakeSupervisor, as_json: bool
+    nsm: Nsm, supervisor: FakeSupervisor, as_json: bool
 ) -> None:
     def again(exchange: Exchange) -> dict[str, Any]:
         exchange.args.pop("follow")
@@ -133,7 +121,7 @@ def test_following_goes_on_at_the_next_supervisor(
 
     with ExitStack() as stack:
         supervisor.handlers["logs"] = first
-        code, out, err = run(capsys, "logs", "a", "-f", *(["--json"] if as_json else []))
+        code, out, err = nsm("logs", "a", "-f", *(["--json"] if as_json else []))
     assert code == 0
     assert out.count("later()") == 1
     assert out.count("begun") == 0

@@ -13,8 +13,7 @@ import pytest
 
 import samples
 from e2e_support import program
-from fakesupervisor import Exchange, FakeSupervisor
-from nsm.cli import main as cli
+from fakesupervisor import FakeSupervisor, answer
 from nsm.cli.render.results import Folder, Picture
 from nsm.cli.verbs.run import language_of
 from nsm.client.places import default_project
@@ -22,47 +21,25 @@ from nsm.wire.code import LANGUAGES, SPOKEN, of_program, of_suffix
 from nsm.wire.errors import BadProjectError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
-    from fakesupervisor import Handler
+    from cli_bench import Nsm
+    from fakesupervisor import Exchange, Handler
 
 
 @pytest.fixture
-def supervisor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeSupervisor]:
+def supervisor(
+    supervisor: FakeSupervisor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> FakeSupervisor:
     """A supervisor whose `run` answers with nothing special, and a project as directory."""
-    path = str(tmp_path / "control.sock")
-    monkeypatch.setenv("NSM_SOCKET", path)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    project = tmp_path / "project"
-    project.mkdir()
-    monkeypatch.chdir(project)
-    with FakeSupervisor(path, run=answer()) as supervisor:
-        yield supervisor
+    (tmp_path / "project").mkdir()
+    monkeypatch.chdir(tmp_path / "project")
+    supervisor.handlers["run"] = ran()
+    return supervisor
 
 
-def answer(**changes: Any) -> Handler:
-    def handler(_exchange: Exchange) -> dict[str, Any]:
-        return samples.run_result(**changes)
-
-    return handler
-
-
-class Said:
-    """Output of a command, byte by byte, and its exit code."""
-
-    def __init__(self, capsys: pytest.CaptureFixture[bytes], *arguments: str) -> None:
-        try:
-            self.code = cli.main(["run", *arguments])
-        except SystemExit as end:  # argparse
-            self.code = end.code if isinstance(end.code, int) else -1
-        out, err = capsys.readouterr()
-        self.out, self.err = out.decode(), err.decode()
-
-
-@pytest.fixture
-def capsys(capsysbinary: pytest.CaptureFixture[bytes]) -> pytest.CaptureFixture[bytes]:
-    return capsysbinary
+def ran(**changes: Any) -> Handler:
+    return answer(**samples.run_result(**changes))
 
 
 def give_stdin(monkeypatch: pytest.MonkeyPatch, data: bytes, *, terminal: bool = False) -> None:
@@ -81,13 +58,13 @@ def sent(supervisor: FakeSupervisor) -> dict[str, Any]:
 
 @pytest.mark.parametrize("arguments", [[], ["-"], ["-f", "-"]])
 def test_code_from_standard_input(
-    capsys: pytest.CaptureFixture[bytes],
+    nsm: Nsm,
     supervisor: FakeSupervisor,
     monkeypatch: pytest.MonkeyPatch,
     arguments: list[str],
 ) -> None:
     give_stdin(monkeypatch, "print('ü')\r\n".encode())
-    assert Said(capsys, "-e", "python", *arguments).code == 0
+    assert nsm("run", "-e", "python", *arguments).code == 0
     assert sent(supervisor)["code"] == "print('ü')\r\n"
 
 
@@ -109,7 +86,7 @@ def test_standard_input_that_nobody_reads_is_told(
     os.mkfifo(tmp_path / "pipe")
     command = shell.format(f"'{program('nsm')}' run -e bash 'read x'")
     # What is echoed is there when the code has ended.
-    supervisor.handlers["run"] = answer()
+    supervisor.handlers["run"] = ran()
     done = subprocess.run(
         ["bash", "-c", command], cwd=tmp_path, capture_output=True, timeout=120, check=True
     )
@@ -118,7 +95,7 @@ def test_standard_input_that_nobody_reads_is_told(
 
 
 def test_the_home_directory_is_no_project_and_that_is_said_once(
-    capsys: pytest.CaptureFixture[bytes],
+    nsm: Nsm,
     supervisor: FakeSupervisor,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
@@ -126,11 +103,11 @@ def test_the_home_directory_is_no_project_and_that_is_said_once(
     monkeypatch.chdir(tmp_path)
     session = samples.run_result()["session"]
     for created in (True, False):
-        supervisor.handlers["run"] = answer(session=session | {"created": created})
-        said = Said(capsys, "-e", "python", "-s", "a", "1")
+        supervisor.handlers["run"] = ran(session=session | {"created": created})
+        said = nsm("run", "-e", "python", "-s", "a", "1")
         told = f"nsm: no project is mounted: {tmp_path} is your home directory"
         assert said.err.startswith(told) is created
-    assert "no project" not in Said(capsys, "-e", "python", "--no-project", "1").err
+    assert "no project" not in nsm("run", "-e", "python", "--no-project", "1").err
 
 
 @pytest.mark.parametrize(
@@ -143,7 +120,7 @@ def test_the_home_directory_is_no_project_and_that_is_said_once(
     ],
 )
 def test_files_that_hold_no_code(
-    capsys: pytest.CaptureFixture[bytes],
+    nsm: Nsm,
     supervisor: FakeSupervisor,
     tmp_path: Path,
     data: bytes,
@@ -151,14 +128,14 @@ def test_files_that_hold_no_code(
 ) -> None:
     file = tmp_path / "x"
     file.write_bytes(data)
-    said = Said(capsys, "-e", "python", "-f", str(file))
+    said = nsm("run", "-e", "python", "-f", str(file))
     assert (said.code, said.out) == (125, "")
     assert error in said.err
     assert supervisor.requests == []
 
 
 def test_no_code_is_read_through_a_link(
-    capsys: pytest.CaptureFixture[bytes],
+    nsm: Nsm,
     supervisor: FakeSupervisor,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -170,7 +147,7 @@ def test_no_code_is_read_through_a_link(
     (here / "way").symlink_to("..")
     monkeypatch.chdir(here)
     for name in ("x.py", "way/secret.py", f"{here}/x.py"):
-        said = Said(capsys, "-e", "python", "-f", name)
+        said = nsm("run", "-e", "python", "-f", name)
         assert said.code == 125
         assert "nothing was read through it\nName the file itself.\n" in said.err
     assert supervisor.requests == []
@@ -190,13 +167,13 @@ def test_no_code_is_read_through_a_link(
     ],
 )
 def test_wrong_usage(
-    capsys: pytest.CaptureFixture[bytes],
+    nsm: Nsm,
     monkeypatch: pytest.MonkeyPatch,
     arguments: list[str],
     error: str,
 ) -> None:
     give_stdin(monkeypatch, b"", terminal=True)
-    said = Said(capsys, *arguments)
+    said = nsm("run", *arguments)
     assert (said.code, said.out) == (2, "")
     assert error in said.err
     assert said.err.endswith("\nRun `nsm run --help`.\n")
@@ -217,19 +194,17 @@ def test_wrong_usage(
     ],
 )
 def test_exit_codes(
-    capsys: pytest.CaptureFixture[bytes],
+    nsm: Nsm,
     supervisor: FakeSupervisor,
     changes: dict[str, Any],
     code: int,
 ) -> None:
-    supervisor.handlers["run"] = answer(**changes)
-    assert Said(capsys, "-e", "python", "x").code == code
-    assert Said(capsys, "-e", "python", "x", "--json").code == code
+    supervisor.handlers["run"] = ran(**changes)
+    assert nsm("run", "-e", "python", "x").code == code
+    assert nsm("run", "-e", "python", "x", "--json").code == code
 
 
-def test_output_is_shown_once_though_it_comes_twice(
-    capsys: pytest.CaptureFixture[bytes], supervisor: FakeSupervisor
-) -> None:
+def test_output_is_shown_once_though_it_comes_twice(nsm: Nsm, supervisor: FakeSupervisor) -> None:
     def run(exchange: Exchange) -> dict[str, Any]:
         exchange.output("stdout", "a\n")
         exchange.output("stderr", "oops\n")
@@ -237,12 +212,12 @@ def test_output_is_shown_once_though_it_comes_twice(
         return samples.run_result(stdout="a\nb\nc\n", stderr="oops\n")
 
     supervisor.handlers["run"] = run
-    said = Said(capsys, "-e", "python", "x")
+    said = nsm("run", "-e", "python", "x")
     assert (said.out, said.err) == ("a\nb\nc\n", "oops\n")
 
 
 def test_output_that_a_slow_reader_missed_comes_with_the_result(
-    capsys: pytest.CaptureFixture[bytes], supervisor: FakeSupervisor
+    nsm: Nsm, supervisor: FakeSupervisor
 ) -> None:
     def run(exchange: Exchange) -> dict[str, Any]:
         exchange.output("stdout", "a\n")
@@ -251,7 +226,7 @@ def test_output_that_a_slow_reader_missed_comes_with_the_result(
         return samples.run_result(stdout="a\nb\nc\nd\n")
 
     supervisor.handlers["run"] = run
-    assert Said(capsys, "-e", "python", "x").out == "a\nb\nc\nd\n"
+    assert nsm("run", "-e", "python", "x").out == "a\nb\nc\nd\n"
 
 
 def test_no_image_is_written_through_a_link(
@@ -277,16 +252,16 @@ def test_no_image_is_written_through_a_link(
 
 
 def test_where_images_cannot_be_written_nothing_is_run(
-    capsys: pytest.CaptureFixture[bytes], supervisor: FakeSupervisor
+    nsm: Nsm, supervisor: FakeSupervisor
 ) -> None:
-    said = Said(capsys, "-e", "python", "--images", f"{__file__}/x", "x")
+    said = nsm("run", "-e", "python", "--images", f"{__file__}/x", "x")
     assert said.code == 125
     assert "Not a directory" in said.err
     assert not supervisor.requests
 
 
 def test_an_image_that_cannot_be_written_is_a_failure(
-    capsys: pytest.CaptureFixture[bytes], supervisor: FakeSupervisor, tmp_path: Path
+    nsm: Nsm, supervisor: FakeSupervisor, tmp_path: Path
 ) -> None:
     target = tmp_path / "images"
 
@@ -296,13 +271,13 @@ def test_an_image_that_cannot_be_written_is_a_failure(
         return samples.run_result(displays=[svg], stdout="out\n")
 
     supervisor.handlers["run"] = run
-    said = Said(capsys, "-e", "python", "--images", str(target), "x")
+    said = nsm("run", "-e", "python", "--images", str(target), "x")
     assert (said.code, said.out) == (125, "out\nS\n")
     assert said.err.startswith("nsm: image/svg+xml, cannot be written: ")
 
 
 def test_a_refused_current_directory_is_left_out_and_a_chosen_one_is_an_error(
-    capsys: pytest.CaptureFixture[bytes], supervisor: FakeSupervisor
+    nsm: Nsm, supervisor: FakeSupervisor
 ) -> None:
     def run(exchange: Exchange) -> dict[str, Any]:
         if "project" in exchange.args:
@@ -311,19 +286,19 @@ def test_a_refused_current_directory_is_left_out_and_a_chosen_one_is_an_error(
         return samples.run_result(stdout="ran\n", session=session)
 
     supervisor.handlers["run"] = run
-    said = Said(capsys, "-e", "python", "x")
+    said = nsm("run", "-e", "python", "x")
     assert (said.code, said.out) == (0, "ran\n")
     assert said.err == "nsm: no project is mounted: It holds secrets.\n"
-    said = Said(capsys, "-e", "python", "--project", ".", "x")
+    said = nsm("run", "-e", "python", "--project", ".", "x")
     assert (said.code, said.out) == (125, "")
     assert said.err == "nsm: It holds secrets.\nTake another.\n"
 
 
 @pytest.mark.parametrize("network", ["on", "allow", "NONE", ""])
 def test_a_network_that_looks_like_a_mode_and_is_none(
-    capsys: pytest.CaptureFixture[bytes], supervisor: FakeSupervisor, network: str
+    nsm: Nsm, supervisor: FakeSupervisor, network: str
 ) -> None:
-    said = Said(capsys, "-e", "python", "--network", network, "x")
+    said = nsm("run", "-e", "python", "--network", network, "x")
     assert (said.code, supervisor.requests) == (125, [])
     assert f"The network {network!r} is neither off nor full" in said.err
 
@@ -340,17 +315,13 @@ def test_the_current_directory_as_project(tmp_path: Path) -> None:
         assert default_project(str(refused), str(tmp_path / "link")) is None
 
 
-def test_a_deleted_current_directory_is_no_project(
-    capsys: pytest.CaptureFixture[bytes], supervisor: FakeSupervisor
-) -> None:
+def test_a_deleted_current_directory_is_no_project(nsm: Nsm, supervisor: FakeSupervisor) -> None:
     os.rmdir(os.getcwd())
-    assert Said(capsys, "-e", "python", "x").code == 0
+    assert nsm("run", "-e", "python", "x").code == 0
     assert "project" not in sent(supervisor)
 
 
-def test_output_over_two_supervisors_is_shown_once(
-    capsys: pytest.CaptureFixture[bytes], supervisor: FakeSupervisor
-) -> None:
+def test_output_over_two_supervisors_is_shown_once(nsm: Nsm, supervisor: FakeSupervisor) -> None:
     def second(exchange: Exchange) -> dict[str, Any]:
         exchange.output("stdout", "three\n")
         return samples.run_result(stdout="one\ntwo\nthree\n")
@@ -364,7 +335,7 @@ def test_output_over_two_supervisors_is_shown_once(
 
     with ExitStack() as stack:
         supervisor.handlers["run"] = first
-        said = Said(capsys, "-e", "python", "x")
+        said = nsm("run", "-e", "python", "x")
     assert (said.code, said.out) == (0, "one\ntwo\nthree\n")
     assert "the supervisor was replaced" in said.err
 

@@ -6,12 +6,17 @@ import fcntl
 import json
 import os
 import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-from nsm.cli import main, systemd
+from nsm.cli import systemd
 from nsm.cli.systemd import MARK, SERVICE, SOCKET, units
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from cli_bench import Nsm
 
 SYSTEMCTL = """
 case "$*" in
@@ -68,12 +73,13 @@ class Host:
 
 
 @pytest.fixture
-def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
+def host(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
+    assert path  # which this host does not name
     return Host(tmp_path, monkeypatch)
 
 
-def test_what_is_installed_is_taken_back(host: Host, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.main(["service", "install", "--yes"]) == 0
+def test_what_is_installed_is_taken_back(host: Host, nsm: Nsm) -> None:
+    said = nsm("service", "install", "--yes")
     written = {each.name: each.read_text() for each in host.units.iterdir()}
     assert written == units([f"{host.bin}/nsm-supervisor"], [f"{host.bin}/nsm"])
     assert f"ExecStart={host.bin}/nsm-supervisor\n" in written[SERVICE]
@@ -83,41 +89,41 @@ def test_what_is_installed_is_taken_back(host: Host, capsys: pytest.CaptureFixtu
         f"systemctl --user start {SOCKET}",
         "loginctl enable-linger",
     ]
-    assert f"write {host.units}/{SERVICE}\n" in capsys.readouterr().out
+    assert f"write {host.units}/{SERVICE}\n" in said.out
     (host.directory / "linger").mkdir()
     (host.directory / "linger" / systemd.user_name()).touch()
-    assert main.main(["service", "uninstall", "--yes"]) == 0
+    assert nsm("service", "uninstall", "--yes").code == 0
     assert list(host.units.iterdir()) == []
     assert host.asked() == [
         f"systemctl --user disable --now {SOCKET} {SERVICE}",
         "systemctl --user daemon-reload",
         "loginctl disable-linger",
     ]
-    assert main.main(["service", "uninstall", "--yes"]) == 0
-    assert "there are no units" in capsys.readouterr().out
+    said = nsm(*["service", "uninstall", "--yes"])
+    assert (said.code, "there are no units" in said.out) == (0, True)
     assert host.asked() == []
 
 
-def test_nothing_is_done_without_an_answer(host: Host, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_is_done_without_an_answer(host: Host, nsm: Nsm) -> None:
     for action in ("install", "uninstall"):
         host.units.mkdir(parents=True, exist_ok=True)
         if action == "uninstall":
             (host.units / SERVICE).write_text(MARK)
-        assert main.main(["service", action]) == 1
-        assert "`--yes` does it without" in capsys.readouterr().err
+        said = nsm("service", action)
+        assert (said.code, "`--yes` does it without" in said.err) == (1, True)
         assert host.asked() == []
     assert [each.name for each in host.units.iterdir()] == [SERVICE]
 
 
-def test_units_of_somebody_else_are_kept_and_come_back(host: Host) -> None:
+def test_units_of_somebody_else_are_kept_and_come_back(host: Host, nsm: Nsm) -> None:
     host.units.mkdir(parents=True)
     (host.units / SERVICE).write_text("[Service]\n# theirs\n")
-    assert main.main(["service", "install", "--yes", "--no-linger"]) == 0
+    assert nsm("service", "install", "--yes", "--no-linger").code == 0
     assert (host.units / SERVICE).read_text().startswith(MARK)
     assert "loginctl enable-linger" not in host.asked()
     # Once more changes nothing of it.
-    assert main.main(["service", "install", "--yes", "--no-linger"]) == 0
-    assert main.main(["service", "uninstall", "--yes"]) == 0
+    assert nsm("service", "install", "--yes", "--no-linger").code == 0
+    assert nsm("service", "uninstall", "--yes").code == 0
     assert {each.name: each.read_text() for each in host.units.iterdir()} == {
         SERVICE: "[Service]\n# theirs\n"
     }
@@ -125,29 +131,28 @@ def test_units_of_somebody_else_are_kept_and_come_back(host: Host) -> None:
     (host.units / SERVICE).symlink_to("/nix/store/x/nsm-supervisor.service")
 
 
-def test_units_that_a_package_manages_are_left_alone(
-    host: Host, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_units_that_a_package_manages_are_left_alone(host: Host, nsm: Nsm) -> None:
     host.units.mkdir(parents=True)
     (host.units / SERVICE).symlink_to("/nix/store/x/nsm-supervisor.service")
-    assert main.main(["service", "install", "--yes"]) == 1
-    assert "manages the service. Change it there." in capsys.readouterr().err
+    said = nsm(*["service", "install", "--yes"])
+    assert (said.code, "manages the service. Change it there." in said.err) == (1, True)
     assert host.asked() == []
 
 
-def test_a_supervisor_that_runs_keeps_its_place(
-    host: Host, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_supervisor_that_runs_keeps_its_place(host: Host, nsm: Nsm) -> None:
     lock = host.directory / "run/nsm/supervisor.lock"
     lock.parent.mkdir(parents=True)
     lock.write_text("4711\n")
     with lock.open() as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        assert main.main(["service", "install", "--yes"]) == 1
-    assert "runs already that systemd did not start (pid 4711)" in capsys.readouterr().err
+        said = nsm(*["service", "install", "--yes"])
+    assert (said.code, "runs already that systemd did not start (pid 4711)" in said.err) == (
+        1,
+        True,
+    )
     assert not host.units.exists()
     # One that has ended left its file, and is in nobody's way.
-    assert main.main(["service", "install", "--yes"]) == 0
+    assert nsm("service", "install", "--yes").code == 0
 
 
 @pytest.mark.parametrize(
@@ -160,7 +165,7 @@ def test_a_supervisor_that_runs_keeps_its_place(
     ],
 )
 def test_status_says_what_is_wrong(
-    host: Host, capsys: pytest.CaptureFixture[str], state: dict[str, str], problem: str | None
+    host: Host, nsm: Nsm, state: dict[str, str], problem: str | None
 ) -> None:
     right = {
         "LoadState": "loaded",
@@ -174,10 +179,9 @@ def test_status_says_what_is_wrong(
         "FragmentPath": f"{host.units}/{SERVICE}",
     }
     host.shows(**(right | state))
-    assert main.main(["service", "status"]) == (0 if problem is None else 1)
-    text = capsys.readouterr().out
-    assert main.main(["service", "status", "--json"]) == (0 if problem is None else 1)
-    facts = json.loads(capsys.readouterr().out)
+    code, text, _ = nsm("service", "status")
+    assert code == (0 if problem is None else 1)
+    facts = json.loads(nsm("service", "status", "--json").out)
     if problem is None:
         assert "active (running), pid 17, restarted 2 times: 2 sessions\n" in text
         assert facts["service"]["kept_descriptors"] == 6
@@ -187,28 +191,35 @@ def test_status_says_what_is_wrong(
         assert len(facts["problems"]) == 1
 
 
-def test_without_systemd_it_says_so(host: Host, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_systemd_it_says_so(host: Host, nsm: Nsm) -> None:
     host.program("systemctl", "echo 'Failed to connect to bus: No medium found' >&2; exit 1")
-    assert main.main(["service", "status"]) == 1
-    said = capsys.readouterr().err
-    assert "systemd does not answer for this user (Failed to connect to bus" in said
-    assert "nsm works without it" in said
+    said = nsm("service", "status")
+    assert (said.code, "systemd does not answer for this user" in said.err) == (1, True)
+    assert "nsm works without it" in said.err
     (host.bin / "systemctl").unlink()
     os.environ["PATH"] = str(host.bin)
-    assert main.main(["service", "install"]) == 1
-    assert "systemd is not installed" in capsys.readouterr().err
+    said = nsm(*["service", "install"])
+    assert (said.code, "systemd is not installed" in said.err) == (1, True)
 
 
-def test_what_systemd_refuses_is_told(host: Host, capsys: pytest.CaptureFixture[str]) -> None:
-    host.program("systemctl", 'case "$*" in *enable*) echo no way >&2; exit 1;; esac' + SYSTEMCTL)
-    assert main.main(["service", "install", "--yes"]) == 1
-    assert f"`systemctl --user enable {SERVICE} {SOCKET}`: no way" in capsys.readouterr().err
-
-
-def test_lingering_that_is_refused_is_told(host: Host, capsys: pytest.CaptureFixture[str]) -> None:
-    host.program("loginctl", "echo 'Access denied' >&2; exit 1")
-    assert main.main(["service", "install", "--yes"]) == 0
-    assert "lingering stays off (Access denied)" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("name", "script", "code", "told"),
+    [
+        (
+            "systemctl",
+            'case "$*" in *enable*) echo no way >&2; exit 1;; esac',
+            1,
+            f"enable {SERVICE} {SOCKET}`: no way",
+        ),
+        ("loginctl", "echo no way >&2; exit 1", 0, "lingering stays off (no way)"),
+    ],
+)
+def test_a_refusal_of_systemd_is_told(
+    host: Host, nsm: Nsm, name: str, script: str, code: int, told: str
+) -> None:
+    host.program(name, f"{script}\n{SYSTEMCTL}")
+    said = nsm("service", "install", "--yes")
+    assert (said.code, told in said.err) == (code, True)
 
 
 @pytest.mark.parametrize(
