@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, cast
 import nsm
 from nsm.cli import main as cli
 from nsm.paths import supervisor_command
-from rungates import RUN_VARIABLE
+from rungates import of_run
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Mapping, Sequence
@@ -199,7 +199,7 @@ def variables_for(directory: Path) -> dict[str, str]:
         "XDG_STATE_HOME": str(directory / "state"),
         "XDG_CONFIG_HOME": str(directory / "config"),
         "LANG": "C.UTF-8",
-        RUN_VARIABLE: os.environ.get(RUN_VARIABLE, ""),
+        **of_run(),
     }
 
 

@@ -24,11 +24,22 @@ ALLOWED_REASON = "not here:"
 RUN_VARIABLE = "NSM_TEST_RUN"
 """Tells the processes of this run of the tests, wherever they end up."""
 
+COVERAGE_VARIABLE = "COVERAGE_PROCESS_CONFIG"
+"""Set by `make coverage`: a Python that starts with it is measured, too."""
+
 AGAIN_VARIABLE = "NSM_TEST_FAILED_AGAIN"
 """Runs failed tests again (`FlakyTests`)."""
 
 LEFTOVER_GRACE_S = 5.0
 """Time for processes to end that the last tests told to end."""
+
+
+def of_run() -> dict[str, str]:
+    """Variables that programs of ours get whose environment is otherwise made for the test."""
+    return {
+        RUN_VARIABLE: os.environ.get(RUN_VARIABLE, ""),
+        **{name: os.environ[name] for name in (COVERAGE_VARIABLE,) if name in os.environ},
+    }
 
 
 def skip_reason(report: pytest.TestReport | pytest.CollectReport) -> str | None:

@@ -15,6 +15,7 @@ from typing import Any
 import trio
 
 from json_peer import Message, Peer
+from rungates import of_run
 
 PATIENCE_S = 120
 """Time limit for anything that a process does; reached only in a test that fails."""
@@ -105,7 +106,7 @@ async def shim(
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env={**environment, **(variables or {})},
+        env={**of_run(), **environment, **(variables or {})},
         cwd=cwd,
     )
     running = Shim(process)
