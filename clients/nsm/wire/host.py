@@ -122,26 +122,6 @@ class SecretsReport(NamedTuple):
     grants: tuple[SecretGrantRow, ...]
 
 
-class SecretTest(NamedTuple):
-    """A secret was read.
-
-    Attributes:
-        stand_in: text of the kind that code sees in its place.
-    """
-
-    stand_in: str
-
-
-class SecretRevocation(NamedTuple):
-    """A secret was revoked.
-
-    Attributes:
-        owners: ids of the sessions and boxes that had it.
-    """
-
-    owners: tuple[str, ...]
-
-
 class BoxSecrets(NamedTuple):
     """Content of a box for its secrets.
 

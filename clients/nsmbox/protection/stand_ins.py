@@ -37,7 +37,6 @@ Kind = Literal["directory", "socket", "file"]
 """Kinds of what lies on the host."""
 
 _MADE = "stand-ins.json"
-_LOCK = "lock"
 
 _NEW_MODE = 0o444
 """Mode of files whose identity is not noted yet: few people's empty files cannot be written to."""

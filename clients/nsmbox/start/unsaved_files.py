@@ -35,9 +35,6 @@ MAX_DEPTH = 64
 
 DAY_S = 24 * 3600
 
-RETURNED = "box-last"
-"""Directory for what is got back, where none is named."""
-
 _NS_GET_USERNS = 0xB701  # linux/nsfs.h
 
 
