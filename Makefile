@@ -73,7 +73,7 @@ test-gpu: setup ## run the tests that need a GPU and a Python with torch (NSM_TE
 
 coverage: ## run the tests and report which lines they run, in build/coverage (minutes)
 	@PYTHON='$(PYTHON)' sh tools/setup.sh --tests --tools
-	@rm -rf .cache/coverage && mkdir -p .cache/coverage
+	@rm -rf .cache/coverage && mkdir -pm 1777 .cache/coverage
 	@$(BIN)/python -m coverage run -m pytest -n $(WORKERS) $(ARGS)
 	@$(BIN)/python -m coverage combine --quiet
 	@$(BIN)/python -m coverage html --quiet --directory build/coverage

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import e2e_support
-from rungates import RUN_VARIABLE
+from rungates import of_run
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
@@ -367,7 +367,7 @@ def _variables(uid: int) -> dict[str, str]:
         "AWS_SECRET_ACCESS_KEY": f"{SECRET}aws variable",
         "ANTHROPIC_API_KEY": "sk-ant-of-ada",
         "NSM_AUTOSTART": "0",
-        RUN_VARIABLE: os.environ.get(RUN_VARIABLE, ""),
+        **of_run(),
     }
 
 
