@@ -1,88 +1,88 @@
-"""All that is run for the page: the suite against nsm and its front, then the other clients."""
+"""All that is run for the page: the suite against nsm, then the other clients; and the command."""
 
 from __future__ import annotations
 
+import argparse
+import sys
 import tempfile
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Sequence
 from pathlib import Path
 
-from http_support import sdk_client
-from mcpconformance import clients, suite, world
+import trio
+
+from mcpconformance import clients, page, suite
 from mcpconformance.clients import LEGACY, MODERN, Seen, Way
 from mcpconformance.forwarder import forwarder
-from mcpconformance.page import FRONT, NSM, Results, Row, Session
-from mcpconformance.suite import Check, Packages
-from mcpconformance.verdicts import Offer, judge
+from mcpconformance.page import Results, Session
+from mcpconformance.suite import Packages, Verdict
+from mcpconformance.world import World, world
 
 CONFORMANCE = "@modelcontextprotocol/conformance"
 INSPECTOR = "@modelcontextprotocol/inspector"
 TYPESCRIPT = {"v1": "@modelcontextprotocol/sdk", "v2": "@modelcontextprotocol/client"}
 
-Tell = Callable[[str], None]
-Checks = Mapping[str, Sequence[Check]]
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run everything and keep the results in docs/data; returns the exit code.
+
+    Returns:
+        0: nothing failed. 1: something did, or `--check` found other results than those kept. 2: it
+        could not be run.
+    """
+    parser = argparse.ArgumentParser(
+        prog="run.py", description="Run MCP's conformance suite and clients; keep the results."
+    )
+    parser.add_argument("--check", action="store_true", help="compare with the kept results only")
+    options = parser.parse_args(arguments)
+    try:
+        installed = suite.install()
+        # A socket's path has at most 107 bytes.
+        with tempfile.TemporaryDirectory(prefix="nsm-mcp-", dir="/tmp") as directory:
+            results = trio.run(campaign, installed, Path(directory))
+    except (suite.NotHereError, suite.SuiteError) as error:
+        print(f"conformance: {error}", file=sys.stderr)
+        return 2
+    print(page.summary(results))
+    failures = page.failures(results)
+    for failure in failures:
+        print(f"failed: {failure}")
+    if options.check:
+        same = results == page.read()
+        if not same:
+            print("docs/data has other results; `make conformance` writes them")
+        return 1 if failures or not same else 0
+    page.write(results)
+    return 1 if failures else 0
 
 
-async def campaign(installed: Packages, directory: Path, tell: Tell) -> Results:
+async def campaign(installed: Packages, directory: Path) -> Results:
     """Run everything.
 
     Args:
         directory: empty, with a short name.
-        tell: hears what is done, a line for each.
     """
-    for name in ("nsm", "front"):
-        (directory / name).mkdir(mode=0o700)
-    with world.world(directory / "nsm") as nsm:
-        async with world.front(directory / "front") as front:
-            rows = await scenarios(installed, {NSM: nsm.http, FRONT: front}, tell)
-        told = await sessions(installed, nsm, directory, tell)
-    return Results(suite=installed.version(CONFORMANCE), rows=rows, sessions=told)
+    (directory / "nsm").mkdir(mode=0o700)
+    with world(directory / "nsm") as nsm:
+        verdicts = {
+            revision: await scenarios(installed, nsm, revision) for revision in suite.REVISIONS
+        }
+        told = await sessions(installed, nsm, directory)
+    return Results(suite=installed.version(CONFORMANCE), verdicts=verdicts, sessions=told)
 
 
-async def scenarios(
-    installed: Packages, columns: Mapping[str, world.Served], tell: Tell
-) -> dict[str, list[Row]]:
-    """The suite's scenarios of each revision against each of these servers."""
-    offers = {name: await offer_of(served) for name, served in columns.items()}
-    rows: dict[str, list[Row]] = {}
-    for revision in suite.REVISIONS:
-        found: dict[str, Checks] = {}
-        for name, served in columns.items():
-            tell(f"the suite, {revision}: {name}")
-            found[name] = await run_suite(installed, served, revision)
-        rows[revision] = [
-            Row(
-                required=required,
-                verdicts={
-                    name: judge(required, found[name][required.name], offers[name])
-                    for name in columns
-                },
-            )
-            for required in suite.requirements(installed, revision)
-        ]
-    return rows
-
-
-async def run_suite(installed: Packages, served: world.Served, revision: str) -> Checks:
-    """The suite against an endpoint that wants a token."""
+async def scenarios(installed: Packages, nsm: World, revision: str) -> list[Verdict]:
+    """The suite's scenarios of a revision against nsm."""
+    _tell(f"the suite, {revision}")
     with tempfile.TemporaryDirectory(prefix="nsm-suite-") as directory:
-        async with forwarder(*served.address, served.token) as url:
-            return await suite.run(installed, url, revision, Path(directory))
+        async with forwarder(*nsm.http.address, nsm.http.token) as url:
+            found = await suite.run(installed, url, revision, Path(directory))
+    return [
+        suite.judge(scenario, unscored, found[scenario])
+        for scenario, unscored in suite.requirements(installed, revision).items()
+    ]
 
 
-async def offer_of(served: world.Served) -> Offer:
-    """Read what a server offers."""
-    async with sdk_client(served.url, served.token) as client:
-        capabilities = client.server_capabilities.model_dump(by_alias=True, exclude_none=True)
-        tools = (await client.list_tools()).tools
-    return Offer(
-        tools=[tool.name for tool in tools],
-        capabilities=[*capabilities, *capabilities.get("extensions", {})],
-    )
-
-
-async def sessions(
-    installed: Packages, nsm: world.World, directory: Path, tell: Tell
-) -> list[Session]:
+async def sessions(installed: Packages, nsm: World, directory: Path) -> list[Session]:
     """Each client over each way in each revision that it speaks."""
     done: list[Session] = []
 
@@ -90,7 +90,7 @@ async def sessions(
         client: str, way: Way, revision: str, begin: Awaitable[Seen], *, lasting: bool = True
     ) -> None:
         over = "HTTP" if way.url else "stdio"
-        tell(f"{client}, {over}, {revision}")
+        _tell(f"{client}, {over}, {revision}")
         try:
             faults = clients.faults(await begin, revision=revision, lasting=lasting)
         except Exception as error:  # noqa: BLE001 - whatever goes wrong is what is to be told
@@ -112,3 +112,7 @@ async def sessions(
         session = clients.by_inspector(installed, way, home)
         await note(name, way, LEGACY, session, lasting=False)
     return done
+
+
+def _tell(line: str) -> None:
+    print(line, file=sys.stderr)

@@ -6,14 +6,9 @@ import dataclasses
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import pages
-from mcpconformance.suite import Required
-from mcpconformance.verdicts import FAILED, NOT_APPLICABLE, PASSED, WARNED, Verdict
-
-NSM, FRONT = "nsm", "its HTTP front, the suite's own server"
-"""The columns: nsm as it is, and what lies between a client and its tools, with other tools."""
+from mcpconformance.suite import FAILED, NOT_APPLICABLE, PASSED, WARNED, Verdict
 
 HEAD = """\
 # Conformance
@@ -21,16 +16,10 @@ HEAD = """\
 These are the results of MCP's own conformance suite, and of MCP's own clients, with nsm. `make
 conformance` runs them and writes `docs/data/conformance.json`. It needs npm.
 
-Most scenarios of the suite call tools, resources and prompts that only its own test server has. So
-the suite runs twice for each revision of the protocol:
-
-- against nsm as it is; such a scenario is *not applicable* there;
-- against nsm's HTTP front (listener, token, checks of `Host` and `Origin`, limits, session
-  manager), with a server behind it that has what the suite needs.
-
-The number behind *passed* counts the checks that succeeded. *warned* means that nsm does not follow
-a recommendation ("should") of the protocol. The suite cannot send a token, so its requests go
-through a forwarder that adds one to each request.
+Most scenarios of the suite call tools, resources and prompts of its own test server. They are *not
+applicable* to nsm, which has none of these. The number behind *passed* counts the checks that
+succeeded. *warned* means that nsm does not follow a recommendation ("should") of the protocol. The
+suite cannot send a token, so its requests go through a forwarder that adds one to each request.
 
 Each of the other clients has one session over stdio (`nsm-mcp`) and one over HTTP, in the revisions
 that it speaks. It lists the tools, runs code, starts a bridge program, makes three calls at once
@@ -38,18 +27,6 @@ and cancels one. The Inspector's command line makes a new connection for each ca
 none.
 
 """
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """One scenario of one revision.
-
-    Attributes:
-        verdicts: of NSM and FRONT.
-    """
-
-    required: Required
-    verdicts: Mapping[str, Verdict]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,12 +52,12 @@ class Results:
 
     Attributes:
         suite: version of the suite.
-        rows: revision -> scenarios, in the order of the suite's set.
+        verdicts: revision -> scenarios, in the order of the suite's set.
         sessions: of the other clients.
     """
 
     suite: str
-    rows: Mapping[str, Sequence[Row]] = field(default_factory=dict[str, Sequence[Row]])
+    verdicts: Mapping[str, Sequence[Verdict]] = field(default_factory=dict[str, Sequence[Verdict]])
     sessions: Sequence[Session] = ()
 
 
@@ -92,9 +69,14 @@ def page() -> str:
 def read() -> Results:
     """Read the results that are kept."""
     kept = pages.read("conformance")
-    rows = {revision: [_row(**row) for row in rows] for revision, rows in kept["rows"].items()}
-    sessions = [Session(**session) for session in kept["sessions"]]
-    return Results(suite=kept["suite"], rows=rows, sessions=sessions)
+    return Results(
+        suite=kept["suite"],
+        verdicts={
+            revision: [Verdict(**verdict) for verdict in verdicts]
+            for revision, verdicts in kept["verdicts"].items()
+        },
+        sessions=[Session(**session) for session in kept["sessions"]],
+    )
 
 
 def write(results: Results) -> None:
@@ -102,20 +84,12 @@ def write(results: Results) -> None:
     pages.keep("conformance", dataclasses.asdict(results))
 
 
-def _row(required: dict[str, str], verdicts: dict[str, dict[str, Any]]) -> Row:
-    return Row(
-        required=Required(**required),
-        verdicts={server: Verdict(**verdict) for server, verdict in verdicts.items()},
-    )
-
-
 def failures(results: Results) -> list[str]:
     """List the failures, one line for each; empty if there are none."""
     found = [
-        f"{revision} {row.required.name}, {column}: {verdict.note}"
-        for revision, rows in results.rows.items()
-        for row in rows
-        for column, verdict in row.verdicts.items()
+        f"{revision} {verdict.scenario}: {verdict.note}"
+        for revision, verdicts in results.verdicts.items()
+        for verdict in verdicts
         if verdict.outcome == FAILED
     ]
     for session in results.sessions:
@@ -127,8 +101,8 @@ def failures(results: Results) -> list[str]:
 def tables(results: Results) -> str:
     """All of it as Markdown."""
     parts = [f"`@modelcontextprotocol/conformance` {results.suite}.", summary(results)]
-    for revision, rows in results.rows.items():
-        parts += [f"## Revision {revision}", *_revision(rows)]
+    for revision, verdicts in results.verdicts.items():
+        parts += [f"## Revision {revision}", _scenarios(verdicts)]
     parts += ["## Other clients", _sessions(results.sessions)]
     return "\n\n".join(parts)
 
@@ -136,36 +110,29 @@ def tables(results: Results) -> str:
 def summary(results: Results) -> str:
     """How many scenarios came out how."""
     lines = [
-        "| revision | server | passed | warned | failed | not applicable | checks that succeeded |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
+        "| revision | passed | warned | failed | not applicable | checks that succeeded |",
+        "| --- | --- | --- | --- | --- | --- |",
     ]
-    for revision, rows in results.rows.items():
-        for column in (NSM, FRONT):
-            verdicts = [row.verdicts[column] for row in rows]
-            count = Counter(verdict.outcome for verdict in verdicts)
-            checks = sum(verdict.succeeded for verdict in verdicts)
-            lines.append(
-                f"| {revision} | {column} | {count[PASSED]} | {count[WARNED]} | {count[FAILED]} "
-                f"| {count[NOT_APPLICABLE]} | {checks} |"
-            )
+    for revision, verdicts in results.verdicts.items():
+        count = Counter(verdict.outcome for verdict in verdicts)
+        outcomes = " | ".join(str(count[each]) for each in (PASSED, WARNED, FAILED, NOT_APPLICABLE))
+        checks = sum(verdict.succeeded for verdict in verdicts)
+        lines.append(f"| {revision} | {outcomes} | {checks} |")
     return "\n".join(lines)
 
 
-def _revision(rows: Sequence[Row]) -> list[str]:
-    lines = [
-        f"| scenario | {NSM} | {FRONT} |",
-        "| --- | --- | --- |",
-    ]
-    for row in rows:
-        unscored = row.required.unscored
-        name = f"`{row.required.name}`" + (f" (not scored: {unscored})" if unscored else "")
-        cells = " | ".join(_cell(row.verdicts[column]) for column in (NSM, FRONT))
-        lines.append(f"| {name} | {cells} |")
-    return ["\n".join(lines)]
+def _scenarios(verdicts: Sequence[Verdict]) -> str:
+    lines = ["| scenario | |", "| --- | --- |"]
+    for verdict in verdicts:
+        if verdict.outcome == NOT_APPLICABLE:
+            continue
+        unscored = f" (not scored: {verdict.unscored})" if verdict.unscored else ""
+        lines.append(f"| `{verdict.scenario}`{unscored} | {_cell(verdict)} |")
+    return "\n".join(lines)
 
 
 def _cell(verdict: Verdict) -> str:
-    note = verdict.note.replace("\n", " ").replace("|", "\\|")
+    note = _plain(verdict.note)
     if verdict.outcome == PASSED:
         text = f"passed ({verdict.succeeded})"
         return f"{text}; {note}" if note else text
@@ -177,6 +144,11 @@ def _sessions(sessions: Sequence[Session]) -> str:
     lines = ["| client | over | revision | |", "| --- | --- | --- | --- |"]
     for session in sessions:
         outcome = "passed" if not session.faults else f"**failed**: {'; '.join(session.faults)}"
-        outcome = outcome.replace("\n", " ").replace("|", "\\|")
-        lines.append(f"| {session.client} | {session.way} | {session.revision} | {outcome} |")
+        lines.append(
+            f"| {session.client} | {session.way} | {session.revision} | {_plain(outcome)} |"
+        )
     return "\n".join(lines)
+
+
+def _plain(text: str) -> str:
+    return text.replace("\n", " ").replace("|", "\\|")

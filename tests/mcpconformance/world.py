@@ -1,27 +1,17 @@
-"""Servers under test: a supervisor that serves MCP over HTTP, and its front with another server."""
+"""The server under test: a supervisor that serves MCP over HTTP, with a program of the bridge."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import AsyncGenerator, Generator
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
-import trio
-
 import e2e_support
 from mcpconformance.clients import PROGRAM, Way
-from mcpconformance.fixtures import SuiteServer
-from nsm.http import token as httptoken
-from nsmd.http.asgi_app import answering
-from nsmd.http.listener import HttpListener
-from nsmd.model.events import Events
-from nsmd.model.settings import HttpSettings
-from nsmd.telemetry import Traffic
 
 CONFIGURATION = f"""
 [bridge]
@@ -45,8 +35,6 @@ echo careful >&2
 sleep 0.3
 """
 """The TypeScript SDK's client forgets progress that arrives together with the result."""
-
-MAX_BODY_BYTES = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,28 +100,3 @@ def world(directory: Path) -> Generator[World]:
                 variables={**running.variables, "NSM_AUTOSTART": "0"},
             ),
         )
-
-
-@asynccontextmanager
-async def front(directory: Path) -> AsyncGenerator[Served, None]:
-    """nsm's HTTP front before the server that the suite wants to meet.
-
-    Args:
-        directory: private; for the token.
-    """
-    settings = HttpSettings(enabled=True, listen="127.0.0.1:0")
-    async with answering(SuiteServer().make(), max_body_bytes=MAX_BODY_BYTES) as answer:
-        listener = HttpListener(
-            settings,
-            str(directory / "http-token"),
-            answer,
-            events=Events(),
-            traffic=Traffic(),
-        )
-        with ExitStack() as stack:
-            opened = listener.open(stack)
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(partial(listener.serve, *opened))
-                token = httptoken.read(str(directory / "http-token"))
-                yield Served(url=listener.url, token=token)
-                nursery.cancel_scope.cancel()
