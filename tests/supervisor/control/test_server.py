@@ -36,25 +36,6 @@ if TYPE_CHECKING:
 pytestmark = virtual_time
 
 
-async def test_output_comes_as_events_before_the_answer() -> None:
-    async def chatty(agent: FakeAgent, jail: FakeJail) -> None:
-        await agent.be_ready()
-        frame = await agent.receive()
-        for text in ("a", "b", "c"):
-            await agent.send(
-                {"type": "output", "id": frame["id"], "stream": "stdout", "text": text}
-            )
-        await agent.answer(frame, stdout="abc")
-        await agent.receive()
-
-    async with bench(chatty) as it:
-        peer = await it.connect()
-        result = await peer.call("run", env="python", code="x", stream=True)
-        assert result["stdout"] == "abc"
-        assert "".join(event.data["text"] for event in peer.events) == "abc"
-        assert all(event.event == "output" for event in peer.events)
-
-
 async def test_a_session_that_ends_while_its_output_streams_is_told() -> None:
     async with bench() as it:
         peer = await it.connect()
@@ -63,17 +44,6 @@ async def test_a_session_that_ends_while_its_output_streams_is_told() -> None:
         it.run_service.find("a").end("test")
         with pytest.raises(SessionEndedError, match="test"):
             await peer.answer(id_)
-
-
-async def test_cancel_interrupts_and_the_answer_still_comes() -> None:
-    async with bench() as it:
-        peer = await it.connect()
-        id_ = await peer.start("run", env="python", code="wait", session="a")
-        await trio.testing.wait_all_tasks_blocked()
-        await peer.send(Cancel(id_))
-        result = await peer.answer(id_)
-        assert (result["interrupted"], result["exit_code"]) == (True, 130)
-        assert (await peer.call("run", env="python", code="next", session="a"))["stdout"] == "next"
 
 
 async def test_a_cancel_right_behind_its_request_is_not_lost() -> None:
@@ -156,26 +126,6 @@ async def test_the_pool_and_why_it_is_so() -> None:
         assert python["refill_p50_s"] >= 0
         assert answer["totals"] == {"ready": 3, "starting": 0, "wanted": 3, "hits": 1, "misses": 2}
         read(PoolReport, answer)
-
-
-async def test_a_program_that_comes_again_finds_a_session_ready() -> None:
-    async with bench(max_spares=3) as it:
-        await (await it.connect()).call("run", env="python", code="x")
-        await trio.sleep(1000)  # nothing is kept any more
-        assert it.run_service.session_manager.pool.spares == 0
-        peer = await it.connect()
-        await trio.sleep(1)
-        assert it.run_service.session_manager.pool.spares == 1
-        await peer.call("run", env="python", code="x")
-        assert it.run_service.session_manager.pool.hits == 1
-
-
-async def test_shutdown_is_answered_first() -> None:
-    async with bench() as it:
-        peer = await it.connect()
-        assert await peer.call("shutdown") == {}
-        await trio.testing.wait_all_tasks_blocked()
-        assert it.ending.how == "end"
 
 
 async def test_requests_that_fail_are_answered_and_the_connection_lives() -> None:
@@ -363,15 +313,6 @@ async def test_a_client_that_vanishes_while_it_is_sent_output_is_no_fault(
             await trio.sleep(1)
             assert it.run_service.live_sessions() == []
     assert [record.getMessage() for record in caplog.records] == []
-
-
-async def test_an_attachment_is_handed_over_with_its_first_bytes() -> None:
-    async with bench() as it:
-        end = it.raw()
-        end.sendall(b'{"nsm": 1}\n')
-        await trio.testing.wait_all_tasks_blocked()
-        assert it.attached == [b'{"nsm": 1}\n']
-        assert it.peers == [(os.getpid(), os.getuid())]
 
 
 async def test_a_client_that_reads_nothing_has_bounded_answers(

@@ -2,65 +2,62 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from nsm.wire.errors import BadRequestError, CodeTooLargeError, NsmError
 from nsmd.mcp.run_tool import JobId, RunArguments, parse_arguments
 from nsmd.model.values import MAX_CODE_BYTES
 
+PLAIN = RunArguments(code="1", env="python")
+JOB = RunArguments(job=JobId("work", "3"), stop=True, timeout_s=5.0)
+EMPTY = {"code": "", "env": "", "background": False, "reset": None}
+STOPPED = {**EMPTY, "stop": "true", "timeout_seconds": 5}
 
-def test_the_least_and_the_most() -> None:
-    assert parse_arguments({"code": "1", "env": "python"}) == RunArguments(
-        code="1", env="python", session=None, timeout_s=None
-    )
-    assert parse_arguments(
-        {"code": "", "env": "bash", "session": "a-1_.B", "timeout_seconds": 3}
-    ) == RunArguments(code="", env="bash", session="a-1_.B", timeout_s=3.0)
+TAKEN: dict[str, tuple[dict[str, object], RunArguments]] = {
+    "null as left out": ({"code": "1", "env": "python", "session": None, "stop": None}, PLAIN),
+    "everything": (
+        {"code": "", "env": "bash", "session": "a-1_.B", "timeout_seconds": 3},
+        RunArguments(code="", env="bash", session="a-1_.B", timeout_s=3.0),
+    ),
+    "a number as text": (
+        {"code": "1", "env": "python", "timeout_seconds": " 2.5 "},
+        replace(PLAIN, timeout_s=2.5),
+    ),
+    "language for env": ({"code": "1", "language": "python"}, PLAIN),
+    "both of them": ({"code": "1", "env": "python", "language": "python", "cwd": None}, PLAIN),
+    "a job without code": ({"job": "work/3"}, RunArguments(job=JobId("work", "3"))),
+    "a job": ({**STOPPED, "job": "work/3", "session": ""}, JOB),
+    "a job of a session": ({**STOPPED, "job": "3", "session": "work"}, JOB),
+    "a job as a number": ({**STOPPED, "job": 3, "session": "work"}, JOB),
+    "a job of another session": ({**STOPPED, "job": " work/3", "session": "other"}, JOB),
+    "a reset": (
+        {**EMPTY, "session": "work", "reset": True},
+        RunArguments(session="work", reset=True),
+    ),
+    "a job to start": (
+        {"code": "1", "env": "python", "session": "work", "background": True},
+        replace(PLAIN, session="work", background=True),
+    ),
+    "a fork without env": (
+        {"code": "1", "fork_of": "analysis", "session": "tried"},
+        RunArguments(code="1", fork_of="analysis", session="tried"),
+    ),
+    "no fork": ({"code": "1", "env": "python", "fork_of": "null"}, PLAIN),
+}
 
 
-def test_null_counts_as_left_out() -> None:
-    given = {"code": "1", "env": "python", "session": None, "timeout_seconds": None}
-    assert parse_arguments(given) == parse_arguments({"code": "1", "env": "python"})
+@pytest.mark.parametrize(("given", "read"), TAKEN.values(), ids=TAKEN)
+def test_arguments_are_read(given: dict[str, object], read: RunArguments) -> None:
+    assert parse_arguments(given) == read
 
 
 @pytest.mark.parametrize("session", ["", " ", "null", "None", "undefined"])
 @pytest.mark.parametrize("timeout", [0, 0.0, "0", "", "null"])
-def test_what_clients_write_that_must_send_every_argument(session: str, timeout: object) -> None:
+def test_clients_that_must_send_every_argument_send_nothing(session: str, timeout: object) -> None:
     given = {"code": "1", "env": "python", "session": session, "timeout_seconds": timeout}
-    assert parse_arguments(given) == parse_arguments({"code": "1", "env": "python"})
-
-
-def test_language_is_another_word_for_env() -> None:
-    expected = parse_arguments({"code": "1", "env": "js"})
-    assert parse_arguments({"code": "1", "language": "js"}) == expected
-    assert parse_arguments({"code": "1", "env": "js", "language": "js"}) == expected
-    assert parse_arguments({"code": "1", "env": "js", "language": None, "cwd": None}) == expected
-
-
-def test_a_number_may_come_as_text() -> None:
-    given = {"code": "1", "env": "python", "timeout_seconds": " 2.5 "}
-    assert parse_arguments(given).timeout_s == 2.5
-
-
-def test_a_job_needs_no_code() -> None:
-    assert parse_arguments({"job": "work/3"}) == RunArguments(job=JobId("work", "3"))
-    nothing = {"code": "", "env": "", "background": False, "reset": None, "timeout_seconds": 5}
-    expected = RunArguments(job=JobId("work", "3"), stop=True, timeout_s=5.0)
-    for job, session in (("work/3", ""), ("3", "work"), (3, "work"), (" work/3", "other")):
-        given = {**nothing, "job": job, "session": session, "stop": "true"}
-        assert parse_arguments(given) == expected
-
-
-def test_a_reset_needs_no_code() -> None:
-    expected = RunArguments(session="work", reset=True)
-    assert parse_arguments({"session": "work", "reset": True}) == expected
-    assert parse_arguments({"session": "work", "reset": True, "code": "", "env": ""}) == expected
-
-
-def test_a_job_may_be_started() -> None:
-    given = {"code": "1", "env": "python", "session": "work", "background": True}
-    expected = RunArguments(code="1", env="python", session="work", background=True)
-    assert parse_arguments(given) == expected
+    assert parse_arguments(given) == PLAIN
 
 
 @pytest.mark.parametrize(
@@ -121,6 +118,12 @@ def test_a_job_may_be_started() -> None:
             "'cwd': put `cd DIRECTORY` into the code",
         ),
         ({"script": "1", "env": "python"}, "no argument 'script'"),
+        ({"fork_of": "a", "session": "b", "code": "1", "reset": True}, "`fork_of` runs"),
+        ({"fork_of": "a", "session": "b", "code": "1", "background": True}, "`fork_of` runs"),
+        ({"fork_of": "a", "session": "b", "code": "1", "undo": True}, "`fork_of` runs"),
+        ({"fork_of": "a", "session": "b", "code": "1", "job": "a/1"}, "`fork_of` runs"),
+        ({"fork_of": 1, "code": "1"}, "fork_of"),
+        ({"fork_of": "a/b", "code": "1"}, "not allowed"),
     ],
 )
 def test_mistakes_say_what_to_write_instead(arguments: object, says: str) -> None:
@@ -158,23 +161,3 @@ def test_every_refusal_is_of_our_own_kind() -> None:
     for arguments in odd:
         with pytest.raises(NsmError):
             parse_arguments(arguments)
-
-
-def test_a_fork_needs_no_environment() -> None:
-    parsed = parse_arguments({"code": "1", "fork_of": "analysis", "session": "tried"})
-    assert (parsed.fork_of, parsed.session, parsed.env) == ("analysis", "tried", "")
-    assert parse_arguments({"code": "1", "env": "python", "fork_of": "null"}).fork_of is None
-
-
-@pytest.mark.parametrize(
-    "more", [{"reset": True}, {"background": True}, {"undo": True}, {"job": "work/1"}]
-)
-def test_a_fork_is_made_for_code_only(more: dict[str, object]) -> None:
-    with pytest.raises(BadRequestError, match="`fork_of` runs"):
-        parse_arguments({"code": "1", "session": "tried", "fork_of": "analysis", **more})
-
-
-@pytest.mark.parametrize("given", [1, ["a"], "a/b"])
-def test_what_is_forked_is_a_name(given: object) -> None:
-    with pytest.raises(BadRequestError):
-        parse_arguments({"code": "1", "fork_of": given})

@@ -18,8 +18,6 @@ from nsm.wire.errors import (
     BadProjectError,
     BadRequestError,
     InternalError,
-    OverloadedError,
-    UnknownEnvironmentError,
 )
 from nsmd.mcp.attachment import MAX_ATTACH_BYTES, EndpointLoader, parse_attach
 from nsmd.mcp.endpoint import serve
@@ -88,23 +86,6 @@ async def test_both_eras_on_one_connection_request_by_request() -> None:
         for code in ("a", "b", "c"):
             assert text_of(await peer.call({"code": code, "env": "python"})) == code
             assert text_of(await peer.call({"code": code, "env": "python"}, modern=True)) == code
-
-
-async def test_an_unknown_revision_is_refused_with_those_that_are_supported() -> None:
-    async with attachment(FakeRunner()) as peer:
-        await peer.attach()
-        meta = {**MODERN_META, "io.modelcontextprotocol/protocolVersion": "2031-01-01\ud800"}
-        error = (await peer.request("server/discover", {"_meta": meta}))["error"]
-        assert error["code"] == -32022
-        assert error["data"]["supported"] == ["2026-07-28"]
-
-
-async def test_an_error_about_an_envelope_names_what_is_missing() -> None:
-    async with attachment(FakeRunner()) as peer:
-        await peer.attach()
-        meta = {"io.modelcontextprotocol/protocolVersion": "2026-07-28"}
-        error = (await peer.request("tools/list", {"_meta": meta}))["error"]
-        assert "clientCapabilities" in error["message"]
 
 
 async def test_a_batch_is_served_message_by_message() -> None:
@@ -208,20 +189,6 @@ async def test_an_unknown_tool_is_an_error_of_the_protocol() -> None:
             text = answer["error"]["message"]
             assert text.startswith(f"There is no tool {name[:80]!r}.")
             assert "'run'" in text
-
-
-async def test_refusals_of_the_registry_are_results() -> None:
-    runner = FakeRunner()
-    async with served(runner) as peer:
-        runner.refusal = UnknownEnvironmentError("No environment 'x'.", hint="Available: python.")
-        result = await peer.call(CODE)
-        assert (text_of(result), result["isError"]) == (
-            "No environment 'x'.\nAvailable: python.",
-            True,
-        )
-        assert result["_meta"] == {"nsm": {"error": "unknown-environment"}}
-        runner.refusal = OverloadedError("Full.", hint="Wait.")
-        assert text_of(await peer.call(CODE)) == "Full.\nWait."
 
 
 async def test_a_project_that_cannot_be_mounted_is_told_with_each_call() -> None:
@@ -368,22 +335,6 @@ class _Deaf(trio.abc.HalfCloseableStream):
 
     async def aclose(self) -> None:
         await trio.lowlevel.checkpoint()
-
-
-async def test_two_clients_do_not_see_each_other() -> None:
-    runner = FakeRunner()
-    async with attachment(runner) as one, attachment(runner) as two:
-        for peer, name in ((one, "first"), (two, "second")):
-            await peer.attach()
-            await peer.initialize(name=name)
-        await one.start("tools/call", call_params(CODE))
-        await two.start("tools/call", call_params(CODE))
-        executions = {e.request.client.name: e for e in (await runner.next(), await runner.next())}
-        executions["second"].finish("for two")
-        executions["first"].finish("for one")
-        assert text_of((await one.receive())["result"]) == "for one"
-        assert text_of((await two.receive())["result"]) == "for two"
-        assert executions["first"].request.client.scope == "first:-"
 
 
 # Attaching.

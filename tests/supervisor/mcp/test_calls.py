@@ -39,18 +39,6 @@ def without_id(answer: Message) -> Message:
     return {key: value for key, value in answer.items() if key != "id"}
 
 
-async def test_calls_run_in_parallel_and_answers_come_as_they_are_ready() -> None:
-    runner = FakeRunner()
-    async with served(runner) as peer:
-        first = await peer.start("tools/call", call_params({**CODE, "session": "a"}))
-        second = await peer.start("tools/call", call_params({**CODE, "session": "b"}))
-        one, two = await runner.next(), await runner.next()
-        two.finish("2")
-        assert (await peer.receive())["id"] == second
-        one.finish("1")
-        assert (await peer.receive())["id"] == first
-
-
 async def test_cancelling_twice_or_too_late_does_nothing() -> None:
     runner = FakeRunner(echo)
     async with served(runner) as peer:

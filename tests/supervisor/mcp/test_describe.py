@@ -210,16 +210,6 @@ def test_hints_tell_what_usable_environments_reach(
     assert hints["readOnlyHint"] is False
 
 
-def test_a_program_may_do_anything() -> None:
-    assert bridge_tools.hints("execute") == {
-        "readOnlyHint": False,
-        "destructiveHint": True,
-        "openWorldHint": True,
-    }
-    for name in ("list_programs", "help"):
-        assert bridge_tools.hints(name)["readOnlyHint"] is True
-
-
 @pytest.mark.parametrize(
     ("tool", "arguments", "says"),
     [

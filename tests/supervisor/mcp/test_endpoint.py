@@ -72,21 +72,6 @@ async def test_a_path_that_is_no_unicode_makes_a_scope_that_is() -> None:
         assert request.client.scope == "old-client:/home/u/\ufffd"
 
 
-async def test_session_limits_of_the_client_entry() -> None:
-    runner = FakeRunner(echo)
-    limits = {"SESSION_IDLE_TIMEOUT": "60", "SESSION_MAX_LIFETIME": "600"}
-    async with served(runner, limits) as peer:
-        client = (await submitted(peer, runner)).client
-        assert (client.idle_timeout_s, client.max_lifetime_s) == (60.0, 600.0)
-
-
-async def test_a_bad_limit_is_told_at_once() -> None:
-    async with attachment(FakeRunner()) as peer:
-        answer = await peer.attach({"SESSION_IDLE_TIMEOUT": "a day"})
-        assert answer["ok"] is False
-        assert "SESSION_IDLE_TIMEOUT" in answer["error"]["message"]
-
-
 async def test_variables_and_working_directory_decide_the_project() -> None:
     runner = FakeRunner(echo)
     variables = {"PROJECT_DIR": "/p", "CLAUDE_PROJECT_DIR": "/c", "PROJECT_MOUNT": "/m"}

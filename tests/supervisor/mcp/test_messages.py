@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 from typing import Any
 
@@ -17,9 +16,7 @@ from mcp_types import (
     JSONRPCResponse,
 )
 
-import pictures
 from nsm.jsonlines import MAX_LINE_BYTES, TooLong
-from nsm.wire.images import decode
 from nsmd.mcp import messages
 from nsmd.mcp.messages import MAX_BARE_BYTES, MAX_DEPTH, MAX_VALUES, ErrorAnswer
 from nsmd.mcp.render import ToolReply
@@ -203,25 +200,6 @@ def test_a_line_of_too_much_is_answered_to_its_sender() -> None:
     error = messages.misshapen_error(head + b"1," * 10_000, "is deep")
     assert (error.id, error.error.code) == (7, REQUEST)
     assert error.error.message.startswith("The message is deep, and")
-
-
-def test_images_come_after_the_text_in_order() -> None:
-    images = (
-        decode("image/jpeg", pictures.text(pictures.jpeg())),
-        decode("image/png", base64.encodebytes(pictures.png()).decode()),
-    )
-    result = messages.result_map(
-        ToolReply(text="two", is_error=False, meta={"a": 1}, images=images)
-    )
-    assert result == {
-        "content": [
-            {"type": "text", "text": "two"},
-            {"type": "image", "mimeType": "image/jpeg", "data": pictures.text(pictures.jpeg())},
-            {"type": "image", "mimeType": "image/png", "data": pictures.text(pictures.png())},
-        ],
-        "isError": False,
-        "_meta": {"a": 1},
-    }
 
 
 def test_an_answer_that_no_line_has_room_for_is_an_error_and_not_lost() -> None:

@@ -124,13 +124,6 @@ async def test_split_surrogates_and_empty_pieces() -> None:
     assert reports == [(0.0, "😀 \ufffd")]
 
 
-async def test_progress_has_no_colours_and_only_the_last_state_of_a_bar() -> None:
-    async with feeding() as (say, reports):
-        say("\x1b[32mdone\x1b[0m 10 %\r\x1b[Kdone 20 %")
-        await trio.sleep(1)
-    assert [text for _, text in reports] == ["done 20 %"]
-
-
 # Lines of a program on their way to a client, on a clock that the test moves.
 
 
@@ -243,10 +236,3 @@ async def test_silence_of_a_program_is_told() -> None:
         feed.add("stdout", "up")
         await wait_all_tasks_blocked()
         assert texts(told)[2:] == ["up"]
-
-
-async def test_half_a_surrogate_in_a_line_is_replaced() -> None:
-    feed = LineFeed()
-    async with running_lines(feed) as told:
-        feed.add("stdout", "a\ud800b")
-    assert texts(told) == ["a\ufffdb"]

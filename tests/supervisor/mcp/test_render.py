@@ -301,20 +301,6 @@ def test_a_note_about_images_left_out_says_how_to_get_them(session: str | None, 
     assert f"`nsm cp {session or 'SESSION'}:PATH .`" in reply.text
 
 
-def test_notes_come_in_their_own_lines_session_first() -> None:
-    result = a_result(
-        Outcome(stdout="x", stderr="", exit_code=1),
-        session="a",
-        created=True,
-        waited_s=2,
-        clamped_from_s=99.5,
-    )
-    assert render_result(result).text == (
-        "x\n[session 'a' is new]\n[waited 2 s for an earlier call in this session]\n"
-        "[timeout_seconds lowered from 99.5 s to 30 s, the limit of python]\n[exit code 1]"
-    )
-
-
 def test_output_that_is_cut_twice_is_counted_once() -> None:
     text = "é" * 25_000 + "\n[... 700 bytes left out ...]\n" + "b" * 25_000
     told = {"stdout": Truncation(700, "/f", total_bytes=75_700, file_bytes=75_700)}
@@ -338,37 +324,10 @@ def test_the_cap_keeps_head_and_tail() -> None:
     assert len(reply.text) < 40_300
 
 
-def test_of_a_progress_bar_the_last_state_is_shown() -> None:
-    bar = "".join(f"\r{n}%|{'#' * n}" for n in range(101)) + "\n"
-    assert render_result(ran("a\n", bar)).text == (f"a\n--- stderr ---\n100%|{'#' * 100}\n")
-
-
 def test_a_flood_of_one_stream_leaves_the_other_whole() -> None:
     reply = render_result(ran("x" * 1_000_000, "the error\n", 1))
     assert "--- stderr ---\nthe error\n[" in reply.text
     assert len(reply.text) < 40_300
-
-
-def test_a_result_has_fields_for_programs() -> None:
-    meta = render_result(ran("x", exit_code=2, duration_s=0.25, truncated=truncated())).meta
-    assert meta == {
-        "nsm": {
-            "exit_code": 2,
-            "duration_s": 0.25,
-            "execution_id": "e1",
-            "env": "python",
-            "session": None,
-            "session_id": "s1",
-            "session_created": False,
-            "timed_out": False,
-            "interrupted": False,
-            "interpreter_restarted": False,
-            "waited_s": 0.0,
-            "timeout_s": 30.0,
-            "omitted_bytes": {"stdout": 123_456},
-            "omitted_chars": 0,
-        }
-    }
 
 
 @pytest.mark.parametrize(

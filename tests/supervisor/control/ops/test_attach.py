@@ -75,30 +75,6 @@ class Typing:
 # Transcripts
 
 
-async def test_a_transcript_of_several_clients() -> None:
-    async with bench() as it:
-        peer = await it.connect()
-        first = await peer.call("run", env="python", code="one", session="a")
-        await peer.call("run_in", target="a", code="two")
-        found, end = await logs(peer, "a")
-        assert [type(entry) for entry in found] == [
-            SessionStart,
-            *[ExecutionStart, OutputPiece, ExecutionEnd] * 2,
-        ]
-        assert isinstance(found[1], ExecutionStart)
-        assert found[1].execution_id == first["execution_id"]
-        assert (found[1].client, found[1].code) == ("test", "one")
-        assert end == {
-            "id": first["session"]["id"],
-            "name": "a",
-            "state": "idle",
-            "end_reason": None,
-            "executions": 2,
-        }
-        assert len((await logs(peer, "here/a", executions=1))[0]) == 4
-        assert len((await logs(peer, end["id"], executions=0))[0]) == 1
-
-
 async def test_ended_sessions_are_listed_and_read() -> None:
     async with bench() as it:
         peer = await it.connect()
@@ -203,31 +179,6 @@ async def test_a_follower_sees_output_as_it_comes() -> None:
         await peer.start("run", env="python", code="third", session="a")
         await trio.testing.wait_all_tasks_blocked()
         assert typing.frames[-1]["stream"] is False
-
-
-async def test_a_run_that_streams_is_seen_from_its_beginning() -> None:
-    typing = Typing()
-    async with bench(typing) as it:
-        peer, follower = await it.connect(), await it.connect()
-        await peer.start("run", env="python", code="x", session="a", stream=True)
-        await trio.testing.wait_all_tasks_blocked()
-        await typing.say("so far")
-        await trio.testing.wait_all_tasks_blocked()
-        found, end = await logs(follower, "a")
-        assert [type(entry) for entry in found] == [SessionStart, ExecutionStart, OutputPiece]
-        assert end["state"] == "running"
-        assert not [frame for frame in typing.frames if frame["type"] == "stream"]
-
-
-async def test_following_ends_with_the_session() -> None:
-    async with bench() as it:
-        peer, follower = await it.connect(), await it.connect()
-        await peer.call("run", env="python", code="x", session="a")
-        following = await follower.start("logs", target="a", follow=True)
-        await trio.testing.wait_all_tasks_blocked()
-        await peer.call("kill", targets=["a"])
-        end = await follower.answer(following)
-        assert (end["state"], end["end_reason"]) == ("ended", "killed by test")
 
 
 async def test_followers_that_do_not_read_hold_nobody_up() -> None:
@@ -337,19 +288,6 @@ async def prompt(it: Bench) -> Peer:
     peer = await it.connect()
     await peer.call("run", env="python", code="x", session="a")
     return peer
-
-
-async def test_completion_and_check() -> None:
-    async with bench(partial(answering, answers=[COMPLETIONS, CHECKED])) as it:
-        peer = await prompt(it)
-        assert await peer.call("complete", **COMPLETE) == {
-            "start": 0,
-            "end": 2,
-            "matches": ["print"],
-            "available": True,
-        }
-        answer = await peer.call("check", target="a", code="if x:")
-        assert answer == {"status": "incomplete", "indent": "    "}
 
 
 async def test_an_agent_that_does_not_answer_a_prompt() -> None:

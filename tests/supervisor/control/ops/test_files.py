@@ -436,21 +436,6 @@ async def test_an_agent_that_passes_a_wrong_descriptor_loses_its_own_session(
         assert await peer.call("ping") == {}
 
 
-async def test_data_for_files_that_nobody_has_open_is_passed_over() -> None:
-    async def eager(agent: FakeAgent, jail: FakeJail) -> None:
-        await agent.be_ready()
-        while True:
-            frame = await agent.receive()
-            data = base64.b64encode(bytes(PIECE_BYTES)).decode()
-            for _ in range(50):
-                await agent.send({"type": "file_data", "id": "q1", "data": data, "eof": False})
-            await agent.answer(frame, stdout="fine")
-
-    async with bench(eager) as it:
-        peer = await client_of(it)
-        assert (await peer.call("run_in", target="a", code="x"))["stdout"] == "fine"
-
-
 # What is refused
 
 
