@@ -104,7 +104,7 @@ def test_descriptors_of_an_unknown_name_are_kept(tmp_path: Path) -> None:
         os.close(fds[1])
 
 
-def test_there_may_be_no_socket_beside_what_was_kept() -> None:
+def test_descriptors_are_kept_without_a_socket() -> None:
     with open(os.devnull, "rb") as kept:
         environment = passed() | {"LISTEN_FDNAMES": "session-a"}
         taken = take_passed(environment, first_fd=kept.fileno())
@@ -233,7 +233,9 @@ def test_the_next_program_has_time_to_load(manager: Manager, own_s: int, given_s
         ({"WATCHDOG_USEC": "3000000", "WATCHDOG_PID": "1"}, None),
     ],
 )
-def test_when_it_is_watched(variables: dict[str, str], period_s: float | None) -> None:
+def test_the_watchdog_s_period_is_half_of_its_time(
+    variables: dict[str, str], period_s: float | None
+) -> None:
     assert watchdog_period_s(variables) == period_s
 
 

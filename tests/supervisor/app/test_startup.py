@@ -23,7 +23,7 @@ PLAIN = {"state-", "scope", "http-"}
 """Kinds without a record."""
 
 
-def test_there_is_a_file_for_this_version() -> None:
+def test_this_version_has_a_file_of_records() -> None:
     """A release writes it: `python tests/support/record_samples.py`."""
     assert f"{__version__}.json" in {path.name for path in VERSIONS}
 

@@ -81,7 +81,9 @@ def test_a_line_longer_than_a_file_is_written_whole(
     assert path.with_name("audit.jsonl.1").read_bytes() == line("a", 500)
 
 
-def test_two_supervisors_rotate_together(path: Path, opened: Callable[[], AuditFile]) -> None:
+def test_supervisors_with_one_file_rotate_together(
+    path: Path, opened: Callable[[], AuditFile]
+) -> None:
     first, second = opened(), opened()
     for letter in "abcdef":
         first.append(line(letter))

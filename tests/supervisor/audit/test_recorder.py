@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -53,35 +52,6 @@ async def trail(tmp_path: Path) -> AsyncGenerator[Trail]:
         made = Trail(it, tmp_path / "audit.jsonl")
         yield made
     await made.journal.close()
-
-
-async def test_a_session_from_beginning_to_end(tmp_path: Path) -> None:
-    async with trail(tmp_path) as it:
-        peer = await it.it.connect()
-        answer = await peer.call("run", env="python", code="1", session="a")
-        await peer.call("kill", targets=["a"])
-        lines = await it.lines()
-    assert [line["event"] for line in lines] == [
-        "session_started",
-        "execution",
-        "session_ended",
-        "operation",
-    ]
-    started, execution, ended, killed = lines
-    session = {"session": answer["session"]["id"], "name": "a"}
-    for line in (started, execution, ended):
-        assert line.items() >= session.items()
-        assert line["env"] == "python"
-        assert line["scope"] == "here"
-    assert started["network"] == "off"
-    assert execution["execution"] == answer["execution_id"]
-    assert execution["code_sha256"] == hashlib.sha256(b"1").hexdigest()
-    assert (execution["outcome"], execution["exit_code"]) == ("ok", 0)
-    assert (execution["pid"], execution["uid"]) == (os.getpid(), os.getuid())
-    assert (ended["executions"], ended["reason"]) == (1, f"killed by {killed['client']}")
-    assert (killed["operation"], killed["arguments"]) == ("kill", {"targets": ["a"]})
-    assert killed["pid"] == os.getpid()
-    assert not any("code" in line for line in lines)
 
 
 async def test_long_code_has_a_line_at_its_beginning(tmp_path: Path) -> None:
@@ -146,7 +116,7 @@ async def test_operations_that_change_something(tmp_path: Path) -> None:
     assert lines[1]["error"] == "unknown-session"
 
 
-async def test_it_can_be_turned_off_and_on(tmp_path: Path) -> None:
+async def test_the_audit_can_be_turned_off_and_on(tmp_path: Path) -> None:
     async with trail(tmp_path) as it:
         it.recorder.configure(AuditSettings(enabled=False))
         peer = await it.it.connect()

@@ -128,6 +128,26 @@ async def test_the_pool_and_why_it_is_so() -> None:
         read(PoolReport, answer)
 
 
+async def test_a_program_that_comes_again_finds_a_session_ready() -> None:
+    async with bench(max_spares=3) as it:
+        await (await it.connect()).call("run", env="python", code="x")
+        await trio.sleep(1000)  # nothing is kept any more
+        assert it.run_service.session_manager.pool.spares == 0
+        peer = await it.connect()
+        await trio.sleep(1)
+        assert it.run_service.session_manager.pool.spares == 1
+        await peer.call("run", env="python", code="x")
+        assert it.run_service.session_manager.pool.hits == 1
+
+
+async def test_shutdown_is_answered_first() -> None:
+    async with bench() as it:
+        peer = await it.connect()
+        assert await peer.call("shutdown") == {}
+        await trio.testing.wait_all_tasks_blocked()
+        assert it.ending.how == "end"
+
+
 async def test_requests_that_fail_are_answered_and_the_connection_lives() -> None:
     async with bench() as it:
         peer = await it.connect()

@@ -162,7 +162,7 @@ async def test_a_client_is_told_of_an_answer_too_large_to_keep() -> None:
     assert "The call was carried out" in told
 
 
-async def test_many_streams() -> None:
+async def test_the_number_of_streams_is_bounded() -> None:
     kept = SentEvents()
     waiting = kept.add(1, "waiting", None)
     for number in range(2, 2 * asgi_app.MAX_STREAMS):

@@ -89,7 +89,7 @@ async def test_the_page_and_its_length(path: str) -> None:
             assert body == BODY
 
 
-async def test_its_socket_is_its_user_s_and_goes_with_it(path: str) -> None:
+async def test_the_socket_of_metrics_is_private_and_removed_at_the_end(path: str) -> None:
     async with serving(path):
         assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
     assert not os.path.exists(path)

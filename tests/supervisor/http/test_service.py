@@ -255,18 +255,6 @@ async def test_the_session_idle_for_longest_ends_for_a_new_client(
             await handshake(place)
 
 
-async def test_a_session_that_is_over_is_not_found(opened: Open) -> None:
-    async with opened() as place:
-        session = await handshake(place)
-        ping = {"jsonrpc": "2.0", "id": 2, "method": "ping"}
-        assert (await place.post(ping, mcp_session_id=session)).status_code == 200
-        headers = {"Authorization": f"Bearer {place.token}", "Mcp-Session-Id": session}
-        async with httpx2.AsyncClient(headers=headers, verify=False) as client:
-            assert (await client.delete(place.url)).status_code == 200
-        assert (await place.post(ping, mcp_session_id=session)).status_code == 404
-        assert (await place.post(ping, mcp_session_id="0" * 32)).status_code == 404
-
-
 async def test_clients_are_told_of_changes_on_the_stream_that_they_opened(opened: Open) -> None:
     async with opened() as place:
         session = await handshake(place)

@@ -128,7 +128,7 @@ def test_a_directory_that_cannot_be_read_is_none(home: Path) -> None:
 
 
 @pytest.mark.parametrize("mount_point", ["/project", "/srv/work", "/home/user/code", "/mnt"])
-def test_mount_points(mount_point: str) -> None:
+def test_mount_points_outside_of_the_system_are_allowed(mount_point: str) -> None:
     check_mount_point(mount_point)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -27,7 +29,7 @@ from nsm.wire.errors import (
 from nsmd.environments.catalog import EnvironmentSource, Rank
 from nsmd.jail.project import NoCopyError
 from nsmd.manager.projects import check_project
-from nsmd.model.settings import Settings
+from nsmd.model.settings import PoolSettings, SessionSettings, Settings
 from nsmd.model.values import (
     MAX_CODE_BYTES,
     Artifact,
@@ -40,18 +42,10 @@ from run_service_bench import ALICE, BOB, bench
 from virtual_time import virtual_time
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
     from pathlib import Path
 
 pytestmark = virtual_time
-
-
-async def test_a_name_is_made_once_and_found_again() -> None:
-    async with bench() as it:
-        first, second = await it.run(), await it.run()
-        assert first.created
-        assert not second.created
-        assert first.session_id == second.session_id
-        assert first.replaced is None
 
 
 async def test_a_remembered_result_keeps_no_code() -> None:
@@ -98,13 +92,6 @@ async def test_many_sessions_of_one_name_are_counted_and_not_all_listed() -> Non
         assert len(error.value.message) < 500
         assert len(error.value.data["ids"]) == 30
         assert it.run_service.find("scope7/a").id == error.value.data["ids"][7]
-
-
-async def test_a_session_is_bound_to_its_environment() -> None:
-    async with bench() as it:
-        await it.run()
-        with pytest.raises(WrongEnvironmentError, match="runs python, not bash"):
-            await it.run(env="bash")
 
 
 async def test_a_markdown_fence_is_taken_off() -> None:
@@ -237,6 +224,43 @@ async def test_kept_results_are_bounded() -> None:
         it.run_service.execution("e9")
 
 
+async def calls_of(function: Callable[[], Awaitable[object]]) -> int:
+    """How many functions are called meanwhile, those of the fake agents included."""
+    count = 0
+
+    def note(_frame: object, event: str, _argument: object) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    await trio.testing.wait_all_tasks_blocked()
+    gc.disable()
+    sys.setprofile(note)
+    try:
+        await function()
+    finally:
+        sys.setprofile(None)
+        gc.enable()
+    return count
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("session", ["s1", "fresh", "new", None])
+async def test_a_call_costs_the_same_beside_many_others(session: str | None) -> None:
+    async def cost() -> int:
+        name = f"fresh{len(it.run_service.live_sessions())}" if session == "fresh" else session
+        return await calls_of(lambda: it.run(session=name))
+
+    limits = SessionSettings(max_sessions=1000)
+    async with bench(Settings(session=limits, pool=PoolSettings(max_spares=0))) as it:
+        for number in range(5):
+            await it.run(session=f"s{number}")
+        few = [await cost() for _ in range(5)]
+        for number in range(200):
+            await it.run(session=f"t{number}")
+        many = [await cost() for _ in range(5)]
+        assert min(many) < 1.1 * min(few) + 20
+
+
 @pytest.mark.parametrize("session", [None, "work"])
 async def test_a_project_that_cannot_be_copied_is_refused_with_the_reason(
     session: str | None,
@@ -282,7 +306,7 @@ async def test_a_closed_registry_takes_nothing() -> None:
             await it.run()
 
 
-async def test_idle_ones_are_found_running_ones_not() -> None:
+async def test_idle_sessions_are_found_unless_a_fork_runs() -> None:
     async with bench() as it:
         await it.run(session="idle")
         it.run_service.submit(RunRequest(client=ALICE, env="python", code="wait", session="busy"))

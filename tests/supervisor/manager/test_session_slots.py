@@ -1,4 +1,4 @@
-"""Room for sessions. How they wait for it is tested with those that do (`test_registry.py`)."""
+"""Room for sessions. How they wait for it is tested with those that do (`test_session_manager.py`)."""
 
 from __future__ import annotations
 

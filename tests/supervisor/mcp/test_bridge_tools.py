@@ -10,7 +10,7 @@ from fake_programs import FakeProgramCall, FakePrograms, a_program
 from fake_runner import FakeRunner, a_project, echo
 from json_peer import MODERN_META, Message, Peer, text_of
 from mcp_peer import attachment, served
-from nsm.wire.errors import BadProgramError, BadProjectError, BadRequestError, UnknownProgramError
+from nsm.wire.errors import BadProgramError, BadProjectError
 from nsmd.bridge.programs import ProgramEnd
 from nsmd.model.limits import ClientLimits
 
@@ -146,36 +146,24 @@ async def test_a_box_without_programs_has_none() -> None:
         assert await names(peer) == ["run"]
 
 
-@ERAS
-async def test_failures_are_results_that_say_what_to_do(modern: bool) -> None:
+@pytest.mark.parametrize(
+    ("answer", "text"),
+    [
+        (ProgramEnd(exit_code=1, stderr="no host\n"), "Command failed (exit 1): no host"),
+        (
+            ProgramEnd(exit_code=None, signal=15, why_stopped="timeout", stdout="step 1\n"),
+            "Timed out after 300 s\n[stdout]\nstep 1",
+        ),
+        (BadProgramError("It is not there.", hint="Build it."), "It is not there.\nBuild it."),
+    ],
+)
+async def test_failures_are_results(answer: ProgramEnd | BadProgramError, text: str) -> None:
     programs = FakePrograms("deploy")
-    async with attachment(FakeRunner(), programs=programs) as peer:
-        await peer.attach()
-        if not modern:
-            await peer.initialize()
-        for answer, text in (
-            (ProgramEnd(exit_code=1, stderr="no host\n"), "Command failed (exit 1): no host"),
-            (
-                ProgramEnd(exit_code=None, signal=15, why_stopped="timeout", stdout="step 1\n"),
-                "Timed out after 300 s\n[stdout]\nstep 1",
-            ),
-            (BadProgramError("It is not there.", hint="Build it."), "It is not there.\nBuild it."),
-            (
-                UnknownProgramError("Program 'foo' not found. Available: deploy"),
-                "Program 'foo' not found. Available: deploy",
-            ),
-            (
-                BadRequestError("Invalid character in argument: semicolon (;) not allowed"),
-                "Invalid character in argument: semicolon (;) not allowed",
-            ),
-        ):
-            arguments = {"program": "deploy"}
-            sent = await peer.start("tools/call", params("execute", arguments, modern=modern))
-            (await programs.next()).answer(answer)
-            received = await peer.receive()
-            assert received["id"] == sent
-            assert received["result"]["isError"] is True
-            assert text_of(received["result"]) == text
+    async with served(FakeRunner(), programs=programs) as peer:
+        await peer.start("tools/call", params("execute", {"program": "deploy"}))
+        (await programs.next()).answer(answer)
+        result = (await peer.receive())["result"]
+        assert (result["isError"], text_of(result)) == (True, text)
 
 
 async def test_calls_with_wrong_arguments_are_written_down() -> None:

@@ -66,7 +66,7 @@ def test_no_text_takes_long(piece: str) -> None:
     assert len(settled(piece * count)) <= len(piece) * count
 
 
-def test_one_line() -> None:
+def test_one_line_has_no_control_characters() -> None:
     assert one_line("a\n b\t\x1b[0m\u202e c", 80) == "a b [0m c"
     assert one_line("x" * 10, 5) == "xxxx…"
 

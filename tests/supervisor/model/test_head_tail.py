@@ -23,7 +23,7 @@ def test_however_it_comes_the_same_is_kept(pieces: list[bytes], limit: int) -> N
 
 
 @given(st.text(max_size=200), st.integers(0, 100))
-def test_what_is_kept_is_its_beginning_and_its_end(text: str, limit: int) -> None:
+def test_the_beginning_and_the_end_of_a_text_are_kept(text: str, limit: int) -> None:
     kept = HeadTail(limit)
     kept.write(text.encode())
     shown, omitted = kept.result()

@@ -92,7 +92,7 @@ def test_errors_name_the_mistake_and_never_the_value(
         ("a.example", "a.example:8443", False),
     ],
 )
-def test_two_secrets_for_one_header_of_one_host_clash(first: str, second: str, clash: bool) -> None:
+def test_secrets_for_one_header_of_one_host_clash(first: str, second: str, clash: bool) -> None:
     uses = ["header: Authorization: Bearer"]
     one = parse_secret("one", "file: /x", [first], uses)
     two = parse_secret("two", "file: /x", [second], ["header: authorization: token"])

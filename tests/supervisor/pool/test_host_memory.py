@@ -71,7 +71,7 @@ async def test_a_jail_is_all_of_its_processes(tmp_path: Path) -> None:
     assert memory.cost_of(99) is None
 
 
-async def test_this_host() -> None:
+async def test_memory_of_this_host_is_read() -> None:
     memory = HostMemory()
     seen = memory.seen()
     assert seen.available_bytes is not None

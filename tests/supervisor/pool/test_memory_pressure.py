@@ -138,20 +138,6 @@ async def test_spares_go_first_then_the_longest_idle() -> None:
         assert [each.facts["sessions"] for each in on.told] == [0, 1, 1, 1]
 
 
-async def test_a_session_ended_for_memory_is_told_to_its_client() -> None:
-    async with stage() as on:
-        await on.open("a")
-        await trio.sleep(600)
-        on.memory.now = PRESSED
-        on.pressure.reclaim()
-        await trio.testing.wait_all_tasks_blocked()
-        request = RunRequest(client=WORKER, env="python", code="x", session="a")
-        result = await on.it.run_service.submit(request).wait()
-        assert result.created
-        assert result.replaced is not None
-        assert REASON in result.replaced
-
-
 async def test_steps_grow_and_end_with_the_pressure() -> None:
     async with stage() as on:
         await on.open(*(f"s{number}" for number in range(50)))
@@ -176,7 +162,7 @@ async def test_steps_grow_and_end_with_the_pressure() -> None:
         assert len(on.alive) == calm - 1, "it begins with one again"
 
 
-async def test_those_in_use_stay() -> None:
+async def test_sessions_in_use_stay() -> None:
     async def busy_behind(agent: FakeAgent, jail: FakeJail) -> None:
         del jail
         await agent.be_ready()
@@ -230,7 +216,7 @@ async def test_an_agent_that_does_not_answer_has_nothing_to_lose() -> None:
         assert session.end_reason == REASON
 
 
-async def test_it_can_be_turned_off() -> None:
+async def test_ending_idle_sessions_can_be_turned_off() -> None:
     async with stage(end_idle_sessions=False) as on:
         await on.open("a")
         await trio.sleep(600)

@@ -257,17 +257,6 @@ def test_a_refill_waits_but_not_for_long(
     assert now <= at <= now + (0.1 if stocked else 0.01)
 
 
-def test_a_refill_lets_the_call_go_first() -> None:
-    def at(**fields: float) -> float:
-        times = {"now_s": 10.0, "lead_s": 0.05, "short_s": 10.0, "answered_s": -math.inf}
-        return refill_at(stocked=True, **{"unanswered_s": -math.inf} | times | fields)
-
-    assert at(unanswered_s=10.0) == pytest.approx(10.1)
-    assert at(answered_s=10.0) == pytest.approx(10.002)
-    assert at(unanswered_s=9.0, short_s=9.0) == 10.0
-    assert at(unanswered_s=10.0, lead_s=0.003) == pytest.approx(10.006)
-
-
 def test_starts_at_once_are_few_unless_calls_come_faster() -> None:
     def at_once(
         *, stocked: bool, processors: int = 2, rate: float = 0.1, lead: float = 0.05
@@ -284,7 +273,7 @@ def test_starts_at_once_are_few_unless_calls_come_faster() -> None:
 # Rates, bursts and times of refills, on a clock of the test.
 
 
-def test_both_fade_with_time_alone() -> None:
+def test_rates_and_bursts_fade_with_time() -> None:
     demand = Demand()
     for _ in range(8):
         demand.add(100.0, lead_s=0.05)

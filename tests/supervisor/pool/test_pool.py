@@ -132,16 +132,6 @@ async def bench(
         nursery.cancel_scope.cancel()
 
 
-async def test_the_second_taker_finds_a_session_ready() -> None:
-    async with bench() as it:
-        first = await it.serve(spec())
-        assert it.pool.spares == 2
-        second = it.pool.take_spare(spec())
-        assert second is not first
-        assert second.state is SessionState.IDLE
-        assert (it.pool.hits, it.pool.misses) == (1, 1)
-
-
 async def test_a_refill_lets_the_call_that_caused_it_go_first() -> None:
     async with bench() as it:
         await it.serve(spec())

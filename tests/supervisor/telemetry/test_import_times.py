@@ -56,7 +56,7 @@ def test_frequent_slow_imports_are_suggested(times: ImportTimes) -> None:
     ], "four of twenty is not often"
 
 
-def test_two_sessions_are_not_enough(times: ImportTimes) -> None:
+def test_an_import_is_suggested_after_three_sessions(times: ImportTimes) -> None:
     for number in range(2):
         times.add(SCIENCE, f"{number}", {"pandas": 0.5})
     assert names(times) == []

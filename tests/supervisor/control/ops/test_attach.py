@@ -75,32 +75,6 @@ class Typing:
 # Transcripts
 
 
-async def test_ended_sessions_are_listed_and_read() -> None:
-    async with bench() as it:
-        peer = await it.connect()
-        await peer.call("run", env="python", code="one", session="a")
-        await peer.call("run", env="python", code="shot")
-        await trio.sleep(30)
-        await peer.call("kill", targets=["a"])
-        rows = (await peer.call("sessions", all=True))["ended"]
-        assert [row["name"] for row in rows] == [None, "a"]
-        assert rows[1]["reason"] == "killed by test"
-        assert rows[1]["lived_s"] == pytest.approx(30, abs=1)
-        assert rows[0]["ended_s"] == pytest.approx(30, abs=1)
-        assert [row["executions"] for row in rows] == [1, 1]
-        assert "ended" not in await peer.call("sessions")
-        found, end = await logs(peer, "a")
-        assert (end["state"], end["end_reason"]) == ("ended", "killed by test")
-        assert [e.code for e in found if isinstance(e, ExecutionStart)] == ["one"]
-        found, end = await logs(peer, rows[0]["id"], follow=True)  # there is nothing to wait for
-        assert [e.code for e in found if isinstance(e, ExecutionStart)] == ["shot"]
-        # A new session of the name is what the name means from now on.
-        await peer.call("run", env="python", code="two", session="a")
-        found, _ = await logs(peer, "a")
-        assert [e.code for e in found if isinstance(e, ExecutionStart)] == ["two"]
-        assert (await logs(peer, rows[1]["id"]))[1]["executions"] == 1
-
-
 async def test_a_session_that_does_not_start_has_a_transcript() -> None:
     async def stillborn(agent: FakeAgent, jail: FakeJail) -> None:
         jail.words = "bwrap: No permissions"
@@ -217,29 +191,6 @@ async def test_followers_that_vanish_are_forgotten() -> None:
         await follower.stream.aclose()
         await trio.testing.wait_all_tasks_blocked()
         assert session.transcript.followers == 0
-
-
-async def test_an_agent_that_cannot_stream_late_gives_its_output_at_the_end() -> None:
-    async def old(agent: FakeAgent, jail: FakeJail) -> None:
-        await agent.be_ready(["sequence", "execute.timeout", "execute.result", "stream"])
-        frame = await agent.receive()
-        await trio.sleep(5)
-        await agent.answer(frame, stdout="all")
-        await agent.receive()
-
-    async with bench(old) as it:
-        peer, follower = await it.connect(), await it.connect()
-        running = await peer.start("run", env="python", code="x", session="a")
-        await trio.testing.wait_all_tasks_blocked()
-        await follower.start("logs", target="a", follow=True)
-        await peer.answer(running)
-        found = [await next_entry(follower) for _ in range(4)]
-        assert [type(entry) for entry in found] == [
-            SessionStart,
-            ExecutionStart,
-            OutputPiece,
-            ExecutionEnd,
-        ]
 
 
 # Code of others

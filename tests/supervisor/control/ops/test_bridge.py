@@ -120,30 +120,6 @@ async def test_calls_of_a_box_without_programs_are_refused_and_written_down(plac
     assert "needs the right 'bridge'" in record["reason"]
 
 
-async def test_lines_come_before_the_answer(place: Place) -> None:
-    peer = await place.person()
-    answer = await peer.call("bridge_run", program="deploy", arguments=["eu"], stream=True)
-    told = [(each.event, each.data) for each in peer.events]
-    assert sorted(told, key=repr) == [
-        ("output", {"stream": "stderr", "text": "careful\n"}),
-        ("output", {"stream": "stdout", "text": "to eu\n"}),
-    ]
-    assert len(answer.pop("call_id")) == 16
-    assert 0 < answer.pop("duration_s") < 60
-    assert answer == {
-        "program": "deploy",
-        "exit_code": 3,
-        "signal": None,
-        "why_stopped": None,
-        "stdout": "to eu\n",
-        "stderr": "careful\n",
-        "stdout_omitted": 0,
-        "stderr_omitted": 0,
-        "timeout_s": 300.0,
-        "left": 0,
-    }
-
-
 async def test_a_long_line_can_be_put_together(place: Place) -> None:
     await place.script("long", "printf '%20000d\\n%8192d\\n'")
     peer = await place.person()

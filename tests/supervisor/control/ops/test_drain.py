@@ -32,22 +32,6 @@ async def deaf(agent: FakeAgent, jail: FakeJail) -> None:
         await agent.receive()
 
 
-async def test_with_nothing_running_it_is_over_at_once() -> None:
-    async with bench() as it:
-        peer = await it.connect()
-        await peer.call("run", env="python", code="x", session="a")
-        report = await peer.call("drain")
-        assert report == {
-            "drained": True,
-            "left": 0,
-            "interrupted": 0,
-            "cancelled": False,
-            "sessions": 1,
-        }
-        assert it.ending.how is None, "it stays"
-        assert (await peer.call("status"))["draining"] == "by test"
-
-
 async def test_a_drain_finishes_running_and_waiting_code_and_begins_nothing() -> None:
     async with bench() as it:
         peer, other = await it.connect(), await it.connect()
@@ -110,18 +94,6 @@ async def test_a_drain_goes_on_without_who_asked_for_it_and_can_be_taken_back() 
         assert (await third.call("run", env="python", code="3"))["stdout"] == "3"
         assert it.run_service.find("a").state.value == "running"
         assert (await third.call("status"))["draining"] is None
-
-
-async def test_a_later_drain_sets_another_deadline() -> None:
-    async with bench() as it:
-        peer, other = await it.connect(), await it.connect()
-        await other.start("run", env="python", code="wait", session="a")
-        await trio.testing.wait_all_tasks_blocked()
-        first = await peer.start("drain")
-        await trio.testing.wait_all_tasks_blocked()
-        report = await (await it.connect()).call("drain", timeout_s=3)
-        assert report["interrupted"] == 1
-        assert (await peer.answer(first))["drained"]
 
 
 async def test_code_that_does_not_listen_costs_its_session() -> None:

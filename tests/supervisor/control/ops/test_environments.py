@@ -34,27 +34,6 @@ def science(nix: FakeNix, tmp_path: Path, *before: tuple[str, Any]) -> str:
     return nix.builds("science", *before, ("out", path))
 
 
-def rows_of(peer: Peer) -> list[dict[str, Any]]:
-    return [event.data["environment"] for event in peer.events if event.event == "progress"]
-
-
-async def test_adding_tells_how_it_comes_along(nix: FakeNix, tmp_path: Path) -> None:
-    reference = science(nix, tmp_path, ("log", ["making it"]))
-    async with opened(nix, tmp_path) as it:
-        peer = await it.connect()
-        answer = await peer.call("env_add", reference=reference, wait=True)
-        row = answer["environment"]
-        assert (row["name"], row["state"], row["error"]) == ("science", "ready", None)
-        assert row["wanted_by"] == ["nsm env add"]
-        assert {row["state"] for row in rows_of(peer)} >= {"queued"}
-        assert (await peer.call("env_list"))["environments"] == [row]
-        envs = {row["name"]: row for row in (await peer.call("envs"))["environments"]}
-        assert envs["science"]["available"]
-        peer.events.clear()
-        await peer.call("env_log", target="science")
-        assert "science> making it" in "".join(event.data["text"] for event in peer.events)
-
-
 async def test_a_build_goes_on_without_its_client(nix: FakeNix, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     os.mkfifo(gate)

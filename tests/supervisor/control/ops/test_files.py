@@ -11,7 +11,7 @@ import pytest
 import trio
 import trio.testing
 
-from control_bench import MAX_FILE_BYTES, Bench, Peer, bench
+from control_bench import Bench, Peer, bench
 from fakes import CAPABILITIES
 from nsm.wire.errors import (
     BadRequestError,
@@ -149,17 +149,6 @@ async def test_a_file_that_cannot_fit_is_refused_at_once() -> None:
         await open_file(peer, "f", "write", size=101)
 
 
-async def test_several_requests_for_one_file_take_turns() -> None:
-    agent = FileAgent()
-    async with bench(agent) as it:
-        peer = await client_of(it)
-        file = await open_file(peer, "f", "write")
-        for _ in range(10):
-            await peer.start("file_write", file=file, data=bytes(10))
-        sizes = [(await peer.next_result())["size"] for _ in range(10)]
-        assert sizes == [10 * n for n in range(1, 11)]
-
-
 async def test_after_an_error_the_transfer_is_over() -> None:
     def full(frame: Frame) -> Frame:
         if frame["type"] == "file" and frame["size"]:
@@ -245,34 +234,6 @@ async def test_an_agent_that_does_not_answer() -> None:
         assert agent.requests[-1]["type"] == "file_close"
         # Only this transfer is over.
         assert (await peer.call("run_in", target="a", code="fine"))["stdout"] == "fine"
-
-
-# Limits
-
-
-async def test_a_file_that_is_too_large_is_not_read() -> None:
-    agent = FileAgent()
-    agent.files = {"/workspace/f": bytes(MAX_FILE_BYTES + 1)}
-    async with bench(agent) as it:
-        peer = await client_of(it)
-        with pytest.raises(FileTooLargeError, match="max_file_mb"):
-            await open_file(peer, "f", "read")
-        await trio.testing.wait_all_tasks_blocked()
-        assert agent.open == {}
-
-
-async def test_a_file_that_is_too_large_is_not_written() -> None:
-    agent = FileAgent()
-    async with bench(agent) as it:
-        peer = await client_of(it)
-        file = await open_file(peer, "f", "write")
-        for _ in range(MAX_FILE_BYTES // PIECE_BYTES):
-            await peer.call("file_write", file=file, data=bytes(PIECE_BYTES))
-        with pytest.raises(FileTooLargeError, match=str(MAX_FILE_BYTES)):
-            await peer.call("file_write", file=file, data=b"x")
-        await trio.testing.wait_all_tasks_blocked()
-        assert agent.open == {}
-        assert agent.files == {}
 
 
 async def test_a_transfer_is_activity() -> None:

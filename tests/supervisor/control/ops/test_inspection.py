@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -30,50 +27,6 @@ RUN: frozenset[Right] = frozenset({"run"})
 
 async def inspected(peer: Peer, target: str) -> Inspection:
     return read(Inspection, await peer.call("inspect", target=target))
-
-
-async def test_how_a_session_began_and_when_it_ends() -> None:
-    async with bench(idle_timeout_s=1800) as it:
-        peer = await it.connect()
-        await peer.call("run", env="python", code="x", session="a")
-        found = await inspected(peer, "a")
-        assert found.start is not None
-        assert found.start["taken_up"] == 0
-        assert found.start["spare_s"] < 0.1
-        assert found.start["start_s"] >= 0
-        assert found.lifetime is not None
-        assert found.lifetime["idle_timeout_s"] == 1800
-        assert 0 <= found.session.idle_s <= found.session.age_s
-        assert found.end_reason is None
-        assert (found.session.queued, found.session.running_s) == (0, None)
-
-
-async def test_a_spare_says_for_how_long_it_was_kept(autojump_clock: trio.abc.Clock) -> None:
-    async with bench(max_spares=2) as it:
-        peer = await it.connect()
-        await peer.call("run", env="python", code="x")
-        await trio.sleep(60)
-        await peer.call("run", env="python", code="x", session="a")
-        # Not by `inspect`: its thread would confuse virtual time.
-        start = inspection.start_of(it.run_service.find("a"), {})
-        assert 50 < start["spare_s"] <= 60
-        assert start["start_s"] < 1
-
-
-async def test_the_last_executions() -> None:
-    async with bench() as it:
-        peer = await it.connect()
-        for number in range(inspection.MAX_RUNS + 3):
-            await peer.call("run", env="python", code=f"n = {number}", session="a")
-        await peer.call("run", env="python", code="y" * 1000, session="a")
-        found = await inspected(peer, "a")
-        assert len(found.executions) == inspection.MAX_RUNS
-        assert found.session.executions == inspection.MAX_RUNS + 4
-        *_, before, last = found.executions
-        assert (before.code, before.code_omitted) == ("n = 22", 0)
-        assert (before.outcome, before.exit_code, before.client) == ("ok", 0, "test")
-        assert (len(last.code), last.code_omitted) == (200, 800)
-        assert last.number == inspection.MAX_RUNS + 4
 
 
 async def test_inspect_tells_running_and_waiting_code() -> None:
@@ -102,16 +55,6 @@ async def test_inspect_tells_running_and_waiting_code() -> None:
         assert [each.outcome for each in gone.executions] == ["lost", "lost"]
         assert "killed by test" in gone.executions[0].why
         assert gone.policy is None
-
-
-async def test_a_session_that_has_ended_is_found_by_its_id() -> None:
-    async with bench() as it:
-        peer = await it.connect()
-        result = await peer.call("run", env="python", code="x")
-        found = await inspected(peer, result["session"]["id"])
-        assert (found.session.state, found.session.name) == ("ended", None)
-        assert 0 <= found.session.idle_s <= found.session.age_s
-        assert found.end_reason == "one-shot finished"
 
 
 async def test_the_right_to_run_does_not_show_lives() -> None:
@@ -148,29 +91,6 @@ KEPT = KernelFacts(
 )
 
 POLICY = policy_of(spec(), SessionLimits(), "cold")
-
-BECOME = """
-import ctypes, sys
-libc = ctypes.CDLL(None)
-assert libc.prctl(38, 1, 0, 0, 0) == 0  # PR_SET_NO_NEW_PRIVS
-print(flush=True)
-sys.stdin.read()
-"""
-
-
-def test_a_process_of_ours() -> None:
-    facts = kernel_facts(os.getpid())
-    assert facts is not None
-    assert facts.uid == os.geteuid()
-    with subprocess.Popen(
-        [sys.executable, "-I", "-c", BECOME], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as child:
-        assert child.stdout is not None
-        child.stdout.readline()
-        confined = kernel_facts(child.pid)
-    assert confined is not None
-    assert confined.no_new_privs
-    assert confined.cgroup == facts.cgroup
 
 
 def test_sets_are_taken_together(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ def kinds(occurrences: Sequence[Occurrence]) -> list[str]:
     return [each.kind for each in occurrences]
 
 
-async def test_stats() -> None:
+async def test_times_are_told_by_environment_and_outcome() -> None:
     async with bench(outcomes) as it:
         peer = await it.connect()
         empty = read(Stats, await peer.call("stats"))

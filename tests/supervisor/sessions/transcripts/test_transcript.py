@@ -135,14 +135,6 @@ def end_of(found: list[Entry]) -> ExecutionEnd:
     return end
 
 
-async def test_only_the_last_few(it: Bench) -> None:
-    for number in range(5):
-        it.run(str(number))
-    for last, codes in ((2, ["3", "4"]), (9, list("01234")), (0, [])):
-        found = entries(it.transcript.read(last=last))
-        assert [e.code for e in found if isinstance(e, ExecutionStart)] == codes
-
-
 # Following
 
 
@@ -164,15 +156,6 @@ async def test_a_follower_waits_without_polling_and_may_stop(it: Bench) -> None:
         await trio.testing.wait_all_tasks_blocked()
         assert len(found) == 3
         reader.stop()
-
-
-async def test_output_before_the_end_of_the_session_is_kept(it: Bench) -> None:
-    it.begin(streamed=True)
-    it.say("last words")
-    it.transcript.finish(SessionEndedError("killed"))
-    found = entries(it.transcript.read())
-    assert printed(found) == "last words"
-    assert end_of(found).error is not None
 
 
 @pytest.mark.parametrize(
@@ -309,21 +292,6 @@ async def test_running_code_stays_in_the_transcript(
     assert starts[0].number >= 19  # the oldest are gone, whatever the order of their ends
 
 
-async def test_a_reader_that_was_overtaken_goes_on_where_the_record_does(
-    it: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(transcript, "MAX_TRANSCRIPT_BYTES", 5000)
-    it.run("0")
-    reading = iter(it.transcript.read(follow=True))
-    assert [type(next(reading)) for _ in range(2)] == [SessionStart, ExecutionStart]
-    for number in range(1, 20):
-        it.run(str(number), stdout="x" * 1000)
-    assert isinstance(next(reading), ExecutionEnd)  # it had that one already
-    start = next(reading)
-    assert isinstance(start, ExecutionStart)
-    assert start.number > 10
-
-
 @pytest.mark.parametrize(
     "answer",
     [
@@ -348,23 +316,6 @@ async def test_every_text_of_a_jail_counts(it: Bench, answer: Outcome | NsmError
     it.begin()
     it.transcript.finish(answer)
     assert it.transcript.size_bytes > 10_000
-
-
-async def test_all_transcripts_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transcript, "MAX_TOTAL_BYTES", 20_000)
-    it = Bench()
-    first, second = it.transcript, it.open("s2", TENANCY)
-    for _ in range(10):
-        it.run(stdout="x" * 1000)
-    it.transcript = second
-    for _ in range(6):
-        it.run(stdout="x" * 1000)
-    kept = {t: len(entries(t.read())) // 3 for t in (first, second)}
-    assert kept[second] == 6
-    assert 0 < kept[first] < 6
-    for _ in range(50):
-        it.run(stdout="x" * 1000)
-    assert entries(first.read())[1:] == []
 
 
 async def test_ended_sessions_are_found_by_id_and_by_name(it: Bench) -> None:
@@ -399,24 +350,6 @@ async def test_ended_sessions_are_bounded(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 # Live output
-
-
-def test_a_slow_reader_is_told_what_it_missed() -> None:
-    live, place = LiveOutput(), ReaderPosition()
-    live.put("stdout", "first")
-    assert live.read(place) == ("stdout", "first", 0)
-    live.put("stderr", "error")
-    total = 0
-    for _ in range(100):
-        live.put("stdout", "x" * 60_000)
-        total += 60_000
-    seen = missing = 0
-    while (piece := live.read(place)) is not None:
-        stream, text, skipped = piece
-        missing += skipped
-        seen += len(text) if stream == "stdout" else 0
-    assert seen + missing == total
-    assert missing > 4_000_000
 
 
 Pieces = st.lists(st.tuples(st.sampled_from(["stdout", "stderr"]), st.integers(1, 200_000)))
@@ -484,36 +417,6 @@ async def test_jobs_are_told_in_order(it: Bench) -> None:
     assert end == JobEnd("1", "make 'the test'", "error", 2, 0, 1.5, 300)
     for entry in (start, end):
         assert wire.entry(*wire.to_wire(entry)) == entry
-
-
-async def test_a_follower_sees_jobs_while_code_runs(it: Bench) -> None:
-    seen: list[Entry] = []
-
-    async def read() -> None:
-        reader = it.transcript.read(follow=True)
-        for entry in reader:
-            if entry is None:
-                await reader.wait()
-            else:
-                seen.append(entry)
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(read)
-        it.begin(streamed=True)
-        it.say("one")
-        it.start_job("1")
-        await trio.testing.wait_all_tasks_blocked()
-        it.say("two")
-        it.end_job("1")
-        await trio.testing.wait_all_tasks_blocked()
-        assert [type(entry) for entry in seen[2:]] == [OutputPiece, JobStart, OutputPiece, JobEnd]
-        it.transcript.finish(Outcome(stdout="onetwo", stderr="", exit_code=0))
-        it.run()
-        it.transcript.close("over")
-        await trio.testing.wait_all_tasks_blocked()
-    kinds = [type(entry) for entry in seen[6:]]
-    assert kinds == [ExecutionEnd, ExecutionStart, ExecutionEnd]
-    assert printed(seen) == "onetwo"
 
 
 async def test_the_last_executions_begin_where_they_were_sent(it: Bench) -> None:
