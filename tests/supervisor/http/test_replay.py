@@ -1,14 +1,10 @@
-"""Streams that break off, and are taken up again: what is kept for that, and what a client gets."""
+"""Events that are kept for streams that break off and are taken up again."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
-import httpx2
 import pytest
 import trio
 import trio.testing
@@ -18,25 +14,13 @@ from mcp_types import (
     JSONRPCMessage,
     JSONRPCNotification,
     JSONRPCResponse,
-    TextContent,
 )
 
-from fake_programs import FakePrograms
-from fake_runner import FakeRunner, a_project
-from http_support import sdk_client
-from nsm.http import token as httptoken
 from nsm.http.connection import Message, Receive, Send
 from nsmd.http import asgi_app
 from nsmd.http.asgi_app import Replays, SentEvents
-from nsmd.http.service import HttpService
-from nsmd.model.events import Events
-from nsmd.model.settings import HttpSettings, Settings
-from nsmd.telemetry import Traffic
 
 IDLE_S = 100.0
-
-
-# What is kept.
 
 
 def note(text: str = "") -> JSONRPCNotification:
@@ -278,175 +262,3 @@ async def test_all_together_are_bounded_and_the_oldest_goes() -> None:
         await manager.ask(known=session, stores=["", text])
         assert manager.replays.size <= asgi_app.MAX_BYTES
     assert manager.replays.size > asgi_app.MAX_BYTES - 4_000_000
-
-
-# What a client gets.
-
-
-class Served:
-    """A service, reached through a way that the test can cut."""
-
-    def __init__(self, url: str, token: str, runner: FakeRunner) -> None:
-        self.url = url
-        self.token = token
-        self.runner = runner
-        self._streams: list[trio.SocketStream] = []
-
-    async def forward(self, client: trio.SocketStream, port: int) -> None:
-        server = await trio.open_tcp_stream("127.0.0.1", port)
-        self._streams += [client, server]
-
-        async def copy(source: trio.SocketStream, sink: trio.SocketStream) -> None:
-            try:
-                async for data in source:
-                    await sink.send_all(data)
-            except (trio.BrokenResourceError, trio.ClosedResourceError):
-                pass
-            await trio.aclose_forcefully(source)
-            await trio.aclose_forcefully(sink)
-
-        async with client, server, trio.open_nursery() as tasks:
-            tasks.start_soon(copy, client, server)
-            tasks.start_soon(copy, server, client)
-
-    async def post(self, call: object, headers: Mapping[str, str]) -> trio.SocketStream:
-        """A request; the connection, over which the answer comes."""
-        body = json.dumps(call)
-        host = self.url.split("/")[2]
-        name, _, port = host.partition(":")
-        stream = await trio.open_tcp_stream(name, int(port))
-        fields = {**headers, "Host": host, "Content-Type": "application/json"}
-        fields["Content-Length"] = str(len(body))
-        head = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
-        await stream.send_all(f"POST /mcp HTTP/1.1\r\n{head}\r\n{body}".encode())
-        return stream
-
-    async def cut(self) -> None:
-        """All connections that there are."""
-        streams, self._streams = self._streams, []
-        for stream in streams:
-            await trio.aclose_forcefully(stream)
-
-
-@asynccontextmanager
-async def served(directory: Path) -> AsyncGenerator[Served]:
-    async def loaded() -> None:
-        await trio.lowlevel.checkpoint()
-
-    runner, path = FakeRunner(), str(directory / "state" / "http-token")
-    (way,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
-    host = f"127.0.0.1:{way.socket.getsockname()[1]}"
-    settings = HttpSettings(enabled=True, listen="127.0.0.1:0", hosts=(host,))
-    service = HttpService(
-        Settings(http=settings),
-        path,
-        runner=runner.service,
-        programs=FakePrograms().service,
-        check=a_project,
-        loaded=loaded,
-        ending=lambda: False,
-        events=Events(),
-        traffic=Traffic(),
-    )
-    async with trio.open_nursery() as nursery:
-        await nursery.start(service.serve)
-        port = int(str(service.facts()["url"]).split(":")[2].split("/")[0])
-        place = Served(f"http://{host}/mcp", httptoken.ensure(path), runner)
-
-        async def handler(stream: trio.SocketStream) -> None:
-            await place.forward(stream, port)
-
-        nursery.start_soon(trio.serve_listeners, handler, [way])
-        yield place
-        nursery.cancel_scope.cancel()
-
-
-RUN = {"env": "python", "code": "1", "session": "a"}
-
-
-async def test_the_sdks_client_takes_up_a_stream_that_broke_off(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("nsmd.http.asgi_app.RETRY_MS", 10)
-    heard: list[str] = []
-    events = {"first\n": trio.Event(), "second\n": trio.Event()}
-
-    async def hear(progress: float, total: float | None, message: str | None) -> None:
-        del progress, total
-        assert message is not None
-        heard.append(message)
-        events[message].set()
-
-    async with (
-        served(tmp_path) as place,
-        sdk_client(place.url, place.token, "legacy") as client,
-    ):
-        texts: list[str] = []
-
-        async def call() -> None:
-            result = await client.call_tool("run", RUN, progress_callback=hear)
-            (content,) = result.content
-            assert isinstance(content, TextContent)
-            texts.append(content.text)
-
-        async with trio.open_nursery() as tasks:
-            tasks.start_soon(call)
-            execution = await place.runner.next()
-            execution.print("first\n")
-            await events["first\n"].wait()
-            await place.cut()
-            execution.print("second\n")
-            await events["second\n"].wait()
-            assert heard == ["first\n", "second\n"]
-            # Then the client says the event again that it had before it came the first time.
-            await place.cut()
-            execution.finish("whole\n")
-    assert texts == ["whole\n"]
-    assert not execution.interrupted.is_set()
-
-
-def ask(known: int, method: str, **params: Any) -> dict[str, Any]:
-    return {"jsonrpc": "2.0", "id": known, "method": method, "params": params}
-
-
-def data_of(lines: Sequence[str]) -> list[dict[str, Any]]:
-    return [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
-
-
-@pytest.mark.parametrize("revision", ["2025-03-26", "2025-11-25"])
-async def test_an_answer_given_meanwhile_ends_the_resumed_stream(
-    tmp_path: Path, revision: str
-) -> None:
-    async with served(tmp_path) as place:
-        headers = {
-            "Authorization": f"Bearer {place.token}",
-            "Accept": "application/json, text/event-stream",
-        }
-        async with httpx2.AsyncClient(headers=headers, verify=False) as client:
-            info = {"clientInfo": {"name": "x", "version": "1"}, "capabilities": {}}
-            begin = ask(1, "initialize", protocolVersion=revision, **info)
-            session = (await client.post(place.url, json=begin)).headers["mcp-session-id"]
-            client.headers |= {"mcp-session-id": session, "mcp-protocol-version": revision}
-            await client.post(
-                place.url, json={"jsonrpc": "2.0", "method": "notifications/initialized"}
-            )
-            call = ask(2, "tools/call", name="run", arguments=RUN, _meta={"progressToken": 1})
-            async with await place.post(call, client.headers) as stream:
-                execution = await place.runner.next()
-                execution.print("first\n")
-                got = ""
-                while "first" not in got:
-                    got += (await stream.receive_some()).decode()
-            execution.finish("whole\n")
-            last = [line[4:] for line in got.splitlines() if line[:4] == "id: "][-1]
-            resumed = await client.get(place.url, headers={"Last-Event-ID": last})
-            (result,) = data_of(resumed.text.splitlines())
-            assert result["id"] == 2
-            assert result["result"]["content"][0]["text"] == "whole\n"
-            (end,) = [line[4:] for line in resumed.text.splitlines() if line[:4] == "id: "]
-            over = await client.get(place.url, headers={"Last-Event-ID": end})
-            assert over.status_code == 410
-            assert "no longer kept" in over.json()["error"]["message"]
-            assert (await client.delete(place.url)).status_code == 200
-            gone = await client.get(place.url, headers={"Last-Event-ID": last})
-            assert gone.status_code == 404

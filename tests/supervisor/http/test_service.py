@@ -7,7 +7,7 @@ import os
 import socket
 import stat
 from collections.abc import AsyncGenerator, Callable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -226,9 +226,9 @@ async def test_a_lost_connection_cancels_no_call_of_the_handshakes_revisions(
         assert not execution.abandoned.is_set()
 
 
-async def handshake(place: Place) -> str:
+async def handshake(place: Place, revision: str = "2025-06-18") -> str:
     params = {
-        "protocolVersion": "2025-06-18",
+        "protocolVersion": revision,
         "capabilities": {},
         "clientInfo": {"name": "x", "version": "1"},
     }
@@ -270,17 +270,151 @@ async def test_clients_are_told_of_changes_on_the_stream_that_they_opened(opened
                 got += data
 
 
+async def connected(place: Place) -> trio.SocketStream:
+    """A connection on which nothing was sent yet."""
+    host, port = place.url.split("/")[2].rsplit(":", 1)
+    return await trio.open_tcp_stream(host, int(port))
+
+
 async def stream_of(place: Place, session: str) -> trio.SocketStream:
     """An open one, for what a client did not ask about."""
-    host, port = place.url.split("/")[2].rsplit(":", 1)
-    stream = await trio.open_tcp_stream(host, int(port))
+    stream, host = await connected(place), place.url.split("/")[2]
     await stream.send_all(
-        f"GET /mcp HTTP/1.1\r\nHost: {host}:{port}\r\nAuthorization: Bearer {place.token}\r\n"
+        f"GET /mcp HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {place.token}\r\n"
         f"Accept: text/event-stream\r\nMcp-Session-Id: {session}\r\n\r\n".encode()
     )
     assert (await stream.receive_some(65536)).startswith(b"HTTP/1.1 200")
     await trio.testing.wait_all_tasks_blocked()
     return stream
+
+
+# Streams that break off, and are taken up again.
+
+
+class Cut:
+    """A way to a service that the test can cut."""
+
+    def __init__(self, listener: trio.SocketListener) -> None:
+        self.host = f"127.0.0.1:{listener.socket.getsockname()[1]}"
+        self._listener = listener
+        self._streams: list[trio.SocketStream] = []
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.host}/mcp"
+
+    async def serve(self, place: Place) -> None:
+        port = int(place.url.split(":")[2].split("/")[0])
+
+        async def copy(source: trio.SocketStream, sink: trio.SocketStream) -> None:
+            with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+                async for data in source:
+                    await sink.send_all(data)
+            await trio.aclose_forcefully(source)
+            await trio.aclose_forcefully(sink)
+
+        async def forward(client: trio.SocketStream) -> None:
+            server = await trio.open_tcp_stream("127.0.0.1", port)
+            self._streams += [client, server]
+            async with client, server, trio.open_nursery() as tasks:
+                tasks.start_soon(copy, client, server)
+                tasks.start_soon(copy, server, client)
+
+        await trio.serve_listeners(forward, [self._listener])
+
+    async def cut(self) -> None:
+        """All connections that there are."""
+        streams, self._streams = self._streams, []
+        for stream in streams:
+            await trio.aclose_forcefully(stream)
+
+
+async def test_the_sdks_client_takes_up_a_stream_that_broke_off(
+    opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nsmd.http.asgi_app.RETRY_MS", 10)
+    heard: list[str] = []
+    events = {"first\n": trio.Event(), "second\n": trio.Event()}
+
+    async def hear(progress: float, total: float | None, message: str | None) -> None:
+        del progress, total
+        assert message is not None
+        heard.append(message)
+        events[message].set()
+
+    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    way = Cut(listener)
+    texts: list[str] = []
+    async with opened(FakeRunner(), hosts=(way.host,)) as place, trio.open_nursery() as nursery:
+        nursery.start_soon(way.serve, place)
+
+        async def call() -> None:
+            async with sdk_client(way.url, place.token, "legacy") as client:
+                result = await client.call_tool("run", RUN, progress_callback=hear)
+                texts.append(text_of(result))
+
+        async with trio.open_nursery() as tasks:
+            tasks.start_soon(call)
+            execution = await place.runner.next()
+            execution.print("first\n")
+            await events["first\n"].wait()
+            await way.cut()
+            execution.print("second\n")
+            await events["second\n"].wait()
+            assert heard == ["first\n", "second\n"]
+            # Then the client says the event again that it had before it came the first time.
+            await way.cut()
+            execution.finish("whole\n")
+        nursery.cancel_scope.cancel()
+    assert texts == ["whole\n"]
+    assert not execution.interrupted.is_set()
+
+
+@pytest.mark.parametrize("revision", ["2025-03-26", "2025-11-25"])
+async def test_an_answer_given_meanwhile_ends_the_resumed_stream(
+    opened: Open, revision: str
+) -> None:
+    async with opened(FakeRunner()) as place:
+        headers = {
+            "Authorization": f"Bearer {place.token}",
+            "Accept": "application/json, text/event-stream",
+            "Mcp-Session-Id": await handshake(place, revision),
+            "Mcp-Protocol-Version": revision,
+        }
+        params = {"name": "run", "arguments": RUN, "_meta": {"progressToken": 1}}
+        call = {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": params}
+        body = json.dumps(call)
+        fields = {**headers, "Host": place.url.split("/")[2], "Content-Length": len(body)}
+        head = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
+        async with await connected(place) as stream:
+            request = f"POST /mcp HTTP/1.1\r\nContent-Type: application/json\r\n{head}\r\n{body}"
+            await stream.send_all(request.encode())
+            execution = await place.runner.next()
+            execution.print("first\n")
+            got = ""
+            while "first" not in got:
+                got += (await stream.receive_some()).decode()
+        execution.finish("whole\n")
+        async with httpx2.AsyncClient(headers=headers, verify=False) as client:
+            resumed = await client.get(place.url, headers={"Last-Event-ID": ids_of(got)[-1]})
+            (result,) = [
+                json.loads(line[6:])
+                for line in resumed.text.splitlines()
+                if line.startswith("data: {")
+            ]
+            assert result["id"] == 2
+            assert result["result"]["content"][0]["text"] == "whole\n"
+            (end,) = ids_of(resumed.text)
+            over = await client.get(place.url, headers={"Last-Event-ID": end})
+            assert over.status_code == 410
+            assert "no longer kept" in over.json()["error"]["message"]
+            assert (await client.delete(place.url)).status_code == 200
+            gone = await client.get(place.url, headers={"Last-Event-ID": end})
+            assert gone.status_code == 404
+
+
+def ids_of(events: str) -> list[str]:
+    return [line[4:] for line in events.splitlines() if line.startswith("id: ")]
 
 
 # A port that an earlier supervisor has listened at.
@@ -321,9 +455,9 @@ async def test_a_port_is_let_go_once_nobody_is_to_listen_there(
 
 async def raw(place: Place, request: str) -> bytes:
     """Whatever is answered, until the connection is closed."""
-    host, port = place.url.split("/")[2].rsplit(":", 1)
-    async with await trio.open_tcp_stream(host, int(port)) as stream:
-        await stream.send_all(request.format(token=place.token, host=f"{host}:{port}").encode())
+    async with await connected(place) as stream:
+        host = place.url.split("/")[2]
+        await stream.send_all(request.format(token=place.token, host=host).encode())
         got = b""
         while data := await stream.receive_some(65536):
             got += data
@@ -378,8 +512,7 @@ async def test_a_new_token_ends_what_the_old_one_had_let_in(opened: Open) -> Non
 
 async def test_clients_without_the_token_do_not_use_up_connections(opened: Open) -> None:
     async with opened(max_connections=2) as place, trio.open_nursery() as tasks:
-        host, port = place.url.split("/")[2].rsplit(":", 1)
-        strangers = [await trio.open_tcp_stream(host, int(port)) for _ in range(5)]
+        strangers = [await connected(place) for _ in range(5)]
         async with place.client() as client:
             assert text_of(await client.call_tool("run", RUN)) == "1 + 1"
         assert place.service.facts()["displaced"] >= 3
@@ -393,10 +526,9 @@ async def test_new_connections_beyond_the_limit_are_told_and_bounded(
 ) -> None:
     async with opened(max_connections=1) as place, AsyncExitStack() as stack:
         stack.push_async_callback((await stream_of(place, await handshake(place))).aclose)
-        host, port = place.url.split("/")[2].rsplit(":", 1)
         told = list[bytes]()
         for _ in range(MAX_TURNED_AWAY + 1):
-            stream = await trio.open_tcp_stream(host, int(port))
+            stream = await connected(place)
             stack.push_async_callback(stream.aclose)
             told.append(bytes(await stream.receive_some(12)))
         assert told == [b"HTTP/1.1 503"] * MAX_TURNED_AWAY + [b""]

@@ -139,14 +139,14 @@ async def test_a_place_that_does_not_become_free_is_not_waited_for_long() -> Non
         assert trio.current_time() - began == pytest.approx(WAIT_S)
 
 
-async def test_a_thousand_beyond_the_limit_are_refused_with_what_to_do() -> None:
+async def test_calls_beyond_those_that_may_wait_are_refused_with_what_to_do() -> None:
     settings = Settings(session=SessionSettings(max_sessions=1), pool=PoolSettings(max_spares=0))
     async with bench(settings) as it:
         request = RunRequest(client=ALICE, env="python", code="wait")
         it.run_service.submit(request)
         for _ in range(MAX_WAITING):
             it.run_service.submit(request)
-        for _ in range(1000):
+        for _ in range(3):
             with pytest.raises(SessionLimitError, match="256 calls wait") as error:
                 it.run_service.submit(request)
             assert "max_sessions" in error.value.hint

@@ -1,4 +1,4 @@
-"""Room for sessions. How they wait for it is tested with those that do (`test_session_manager.py`)."""
+"""Room for sessions; `test_session_manager.py` tests how they wait for it."""
 
 from __future__ import annotations
 

@@ -9,7 +9,12 @@ from typing import Any
 import pytest
 import trio
 from mcp_types import INVALID_PARAMS
-from trio.testing import MockClock, memory_stream_pair, wait_all_tasks_blocked
+from trio.testing import (
+    MockClock,
+    lockstep_stream_pair,
+    memory_stream_pair,
+    wait_all_tasks_blocked,
+)
 
 from fake_runner import FakeRunner, a_project, echo
 from json_peer import MODERN_META, Peer, call_params, text_of
@@ -283,47 +288,17 @@ async def test_a_supervisor_that_ends_abandons_calls_and_hangs_up() -> None:
 async def test_a_client_that_never_reads_does_not_delay_others(autojump_clock: MockClock) -> None:
     """The client gets back-pressure, its queue is bounded, and another client is served."""
     runner = FakeRunner(echo)
-    stream = _Deaf()
-    async with trio.open_nursery() as nursery, attachment(runner) as other:
-        await other.attach()
-        await other.initialize()
-
-        nursery.start_soon(serve_stream, stream, runner)
-        await stream.feed(b'{"nsm":1,"attach":{}}\n')
+    ours, theirs = lockstep_stream_pair()
+    async with trio.open_nursery() as nursery, served(runner) as other:
+        nursery.start_soon(serve_stream, theirs, runner)
+        deaf = Peer(ours)
+        await deaf.attach()
         with trio.move_on_after(1000) as patience:
             for _ in range(1000):
-                await stream.feed(b"garbage, which is answered\n")
+                await deaf.send_raw(b"garbage, which is answered")
         assert patience.cancelled_caught  # it is not read any more
         assert text_of(await other.call({"code": "served", "env": "python"})) == "served"
         nursery.cancel_scope.cancel()
-
-
-class _Deaf(trio.abc.HalfCloseableStream):
-    """A client that sends, and reads no more than the answer to its attach line."""
-
-    def __init__(self) -> None:
-        self._sender, self._receiver = trio.open_memory_channel[bytes](0)
-        self._written = 0
-
-    async def feed(self, chunk: bytes) -> None:
-        await self._sender.send(chunk)
-
-    async def receive_some(self, max_bytes: int | None = None) -> bytes:
-        return await self._receiver.receive()
-
-    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        self._written += 1
-        if self._written > 1:
-            await trio.sleep_forever()
-
-    async def wait_send_all_might_not_block(self) -> None:
-        await trio.lowlevel.checkpoint()
-
-    async def send_eof(self) -> None:
-        await trio.lowlevel.checkpoint()
-
-    async def aclose(self) -> None:
-        await trio.lowlevel.checkpoint()
 
 
 # Attaching.
