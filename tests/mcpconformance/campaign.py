@@ -7,6 +7,7 @@ import sys
 import tempfile
 from collections.abc import Awaitable, Sequence
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import trio
 
@@ -74,7 +75,7 @@ async def scenarios(installed: Packages, nsm: World, revision: str) -> list[Verd
     """The suite's scenarios of a revision against nsm."""
     _tell(f"the suite, {revision}")
     with tempfile.TemporaryDirectory(prefix="nsm-suite-") as directory:
-        async with forwarder(*nsm.http.address, nsm.http.token) as url:
+        async with forwarder(urlsplit(nsm.http.url).netloc, nsm.http.token) as url:
             found = await suite.run(installed, url, revision, Path(directory))
     return [
         suite.judge(scenario, unscored, found[scenario])
@@ -97,7 +98,7 @@ async def sessions(installed: Packages, nsm: World, directory: Path) -> list[Ses
             faults = [f"{type(error).__name__}: {error}"]
         done.append(Session(client=client, way=over, revision=revision, faults=faults))
 
-    for way in (nsm.stdio, nsm.http.way()):
+    for way in (nsm.stdio, nsm.http):
         for revision in (LEGACY, MODERN):
             name = f"Python SDK {clients.python_version()}"
             await note(name, way, revision, clients.by_python(way, revision=revision))

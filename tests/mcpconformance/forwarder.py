@@ -46,17 +46,17 @@ def edited(head: bytes, *, own: bytes, target: bytes, token: bytes) -> bytes:
 
 
 @asynccontextmanager
-async def forwarder(host: str, port: int, token: str) -> AsyncGenerator[str, None]:
+async def forwarder(target: str, token: str) -> AsyncGenerator[str, None]:
     """Forward to a server on loopback as long as the block lasts.
 
     Args:
-        host, port: of the server.
+        target: `host:port` of the server.
         token: that it wants to see.
 
     Yields:
         The URL of the endpoint, for who has no token.
     """
-    target = f"{host}:{port}".encode()
+    host, _, port = target.partition(":")
 
     async def serve(client: trio.SocketStream) -> None:
         own = b"127.0.0.1:%d" % client.socket.getsockname()[1]
@@ -65,8 +65,8 @@ async def forwarder(host: str, port: int, token: str) -> AsyncGenerator[str, Non
             head, rest = await _head(client)
             if not head:
                 return
-            first = edited(head, own=own, target=target, token=token.encode()) + rest
-            async with await trio.open_tcp_stream(host, port) as server:
+            first = edited(head, own=own, target=target.encode(), token=token.encode()) + rest
+            async with await trio.open_tcp_stream(host, int(port)) as server:
                 await server.send_all(first)
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(_pump, client, server, nursery.cancel_scope)

@@ -36,7 +36,7 @@ def nsm() -> Generator[World]:
     ],
 )
 async def test_a_whole_session(nsm: World, over: str, revision: str) -> None:
-    way = nsm.stdio if over == "stdio" else nsm.http.way()
+    way = nsm.stdio if over == "stdio" else nsm.http
     assert faults(await by_python(way, revision=revision), revision=revision) == []
 
 

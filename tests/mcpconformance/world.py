@@ -6,9 +6,8 @@ import json
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import e2e_support
 from mcpconformance.clients import PROGRAM, Way
@@ -38,39 +37,15 @@ sleep 0.3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Served:
-    """An endpoint over HTTP.
-
-    Attributes:
-        url: of it.
-        token: that it wants to see.
-    """
-
-    url: str
-    token: str = field(repr=False)
-
-    @property
-    def address(self) -> tuple[str, int]:
-        parts = urlsplit(self.url)
-        assert parts.hostname is not None
-        assert parts.port is not None
-        return parts.hostname, parts.port
-
-    def way(self) -> Way:
-        """Connection for clients that can show a token."""
-        return Way(url=self.url, token=self.token)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class World:
     """A supervisor of its own.
 
     Attributes:
-        http: its endpoint over HTTP.
+        http: its endpoint.
         stdio: how its shim is started.
     """
 
-    http: Served
+    http: Way
     stdio: Way
 
 
@@ -94,7 +69,7 @@ def world(directory: Path) -> Generator[World]:
         said = json.loads(running.run("nsm", "http", "--json").stdout)
         token = running.run("nsm", "http", "token").stdout.strip()
         yield World(
-            http=Served(url=said["url"], token=token),
+            http=Way(url=said["url"], token=token),
             stdio=Way(
                 command=(sys.executable, "-P", "-m", "nsm.shim"),
                 variables={**running.variables, "NSM_AUTOSTART": "0"},
