@@ -8,7 +8,6 @@ import socket
 import stat
 import tempfile
 from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,11 +22,12 @@ from nsmd.http.scraping import (
     SHARE,
     Paced,
     serve_metrics,
-    serve_scrapes,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Generator
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+
+    Page = Callable[[str], Awaitable[tuple[bytes, str]]]
 
 BODY = b"# the metrics\n"
 
@@ -44,9 +44,9 @@ def path() -> Generator[str]:
 
 
 @asynccontextmanager
-async def serving(path: str, port: int | None = None) -> AsyncGenerator[None]:
+async def serving(path: str, port: int | None = None, page: Page = text) -> AsyncGenerator[None]:
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(serve_metrics, path, port, text)
+        nursery.start_soon(serve_metrics, path, port, page)
         await trio.testing.wait_all_tasks_blocked()
         yield
         nursery.cancel_scope.cancel()
@@ -186,21 +186,15 @@ async def test_a_client_that_reads_nothing_is_dropped(
         await trio.lowlevel.checkpoint()
         return b"x" * 10_000_000, "text/plain"
 
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(path)
-        listener.listen()
-        listener.setblocking(False)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(serve_scrapes, listener, large)
-            stream = await trio.open_unix_socket(path)
-            await stream.send_all(get())
-            await trio.sleep(SCRAPE_TIMEOUT_S + 1)
-            received = 0
-            async for chunk in stream:
-                received += len(chunk)
-            assert 0 < received < 10_000_000
-            await stream.aclose()
-            nursery.cancel_scope.cancel()
+    async with serving(path, page=large):
+        stream = await trio.open_unix_socket(path)
+        await stream.send_all(get())
+        await trio.sleep(SCRAPE_TIMEOUT_S + 1)
+        received = 0
+        async for chunk in stream:
+            received += len(chunk)
+        assert 0 < received < 10_000_000
+        await stream.aclose()
 
 
 async def test_a_flood_takes_a_fifth_of_the_time_at_most(
@@ -251,15 +245,9 @@ async def test_a_failure_is_logged_and_costs_one_answer(
             raise OSError(errno.EMFILE, "no more")
         return await text(accept)
 
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(path)
-        listener.listen()
-        listener.setblocking(False)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(partial(serve_scrapes, listener, failing))
-            head, _ = await exchange(await trio.open_unix_socket(path), get())
-            assert head.startswith(b"HTTP/1.1 500 ")
-            _, body = await exchange(await trio.open_unix_socket(path), get())
-            assert body == BODY
-            nursery.cancel_scope.cancel()
+    async with serving(path, page=failing):
+        head, _ = await exchange(await trio.open_unix_socket(path), get())
+        assert head.startswith(b"HTTP/1.1 500 ")
+        _, body = await exchange(await trio.open_unix_socket(path), get())
+        assert body == BODY
     assert "a request over HTTP failed" in caplog.text
