@@ -4,8 +4,7 @@ What a wrapper does with its environment and arguments is `docs/reference/format
 as near to what jail.nix generates as is possible without a store: Bash scripts that collect
 arguments and execute bwrap. `write_artifact` makes one that nsm's Nix library could have made,
 `write_older` one of nix-sandbox-mcp's layout, with an agent that speaks the base protocol only
-(`older_agent.py`), `write_run_only` one without sessions, and `BROKEN` has those that cannot be
-used.
+(`older_agent.py`), and `write_run_only` one without sessions.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import marshal
 import os
 import platform
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -370,64 +369,3 @@ def _older_wrapper(
         f'"${{RUNTIME_ARGS[@]}}" -- {shlex.join(command)} "$@"\n'
         + ("" if start else "status=$?\nexit $status\n"),
     )
-
-
-def _without_metadata(artifact: Path) -> None:
-    (artifact / "metadata.json").unlink()
-
-
-def _metadata(text: str) -> Callable[[Path], None]:
-    def write(artifact: Path) -> None:
-        (artifact / "metadata.json").write_text(text)
-
-    return write
-
-
-def _key(key: str, value: object) -> Callable[[Path], None]:
-    def write(artifact: Path) -> None:
-        path = artifact / "metadata.json"
-        path.write_text(json.dumps({**json.loads(path.read_text()), key: value}))
-
-    return write
-
-
-def _without(name: str) -> Callable[[Path], None]:
-    return lambda artifact: (artifact / "bin" / name).unlink()
-
-
-def _not_executable(name: str) -> Callable[[Path], None]:
-    return lambda artifact: (artifact / "bin" / name).chmod(0o644)
-
-
-def _loop(artifact: Path) -> None:
-    run = artifact / "bin" / "run"
-    run.unlink()
-    run.symlink_to("run")
-
-
-BROKEN: Mapping[str, Callable[[Path], None]] = {
-    "no metadata": _without_metadata,
-    "empty metadata": _metadata(""),
-    "torn metadata": _metadata('{"name": "scie'),
-    "metadata of another kind": _metadata('["science"]'),
-    "metadata nested deeply": _metadata("[" * 100_000),
-    "metadata that is not text": lambda path: (
-        (path / "metadata.json").write_bytes(b'{"name": "\xff\xfe"}'),
-        None,
-    )[1],
-    "a newer schema": _key("schema", 2),
-    "a schema that is not a number": _key("schema", "1"),
-    "a name that leads elsewhere": _key("name", "../science"),
-    "a name for a shell": _key("name", "$(reboot)"),
-    "no name": _key("name", ""),
-    "an unknown interpreter": _key("interpreter_type", "ruby"),
-    "a limit that is not a number": _key("timeout_seconds", "30"),
-    "a limit below nothing": _key("timeout_seconds", -1),
-    "no limit at all": _key("timeout_seconds", float("inf")),
-    "memory that is not a number": _key("memory_mb", [512]),
-    "a program that is not a path": _key("program", "python3"),
-    "no run": _without("run"),
-    "a run that cannot be executed": _not_executable("run"),
-    "a run that leads in circles": _loop,
-}
-"""Changes that break the result of `write_artifact`, so that it is no environment."""

@@ -226,9 +226,5 @@ class Own:
     def finish(self, **changes: Any) -> None:
         self._session.finish(self.id, **changes)
 
-    def wait_for_end(self) -> None:
-        """Wait until the client goes away."""
-        assert self.exchange.cancelled.wait(PATIENCE_S)
-
     def wait_for_interrupt(self) -> None:
         assert self.interrupted.wait(PATIENCE_S)

@@ -12,7 +12,6 @@ import subprocess
 import sys
 import tarfile
 from collections.abc import Iterable, Mapping, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -245,29 +244,4 @@ def python_layer(*modules: tuple[str, str]) -> bytes:
         *found,
         *(file(f"{place}/lib-dynload/{path.name}", path.read_bytes(), 0o755) for path in parts),
         *(file(f"{place}/{name}", text) for name, text in modules),
-    )
-
-
-def packages_layer(*names: str) -> bytes:
-    """Make a layer with packages that this Python can import, beside those of `python_layer`."""
-    version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
-    place = f"opt/python/lib/{version}"
-    members: list[tuple[tarfile.TarInfo, bytes]] = []
-    needed: set[str] = set()
-    for name in names:
-        spec = find_spec(name)
-        assert spec is not None
-        assert spec.origin is not None
-        package = Path(spec.origin).parent
-        for folder_path in (package, package.with_name(f"{name}.libs")):
-            members += [
-                file(f"{place}/{path.relative_to(package.parent)}", path.read_bytes(), 0o755)
-                for path in sorted(folder_path.rglob("*"))
-                if path.is_file() and path.suffix != ".pyc" and "tests" not in path.parts
-            ]
-            for path in folder_path.rglob("*.so*"):
-                needed.update(libraries_of(str(path)))
-    system = sorted(path for path in needed if path.startswith(("/lib", "/usr/lib")))
-    return layer(
-        *members, *(file(path.lstrip("/"), Path(path).read_bytes(), 0o755) for path in system)
     )

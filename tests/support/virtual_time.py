@@ -14,8 +14,6 @@ import trio
 import trio.testing
 
 virtual_time = pytest.mark.virtual_time
-real_time = pytest.mark.virtual_time(False)
-"""The real clock, for a test in a file of virtual time."""
 
 
 def run_in_virtual_time(
