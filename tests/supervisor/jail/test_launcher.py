@@ -33,6 +33,8 @@ from realjail import (
     read_all,
 )
 
+pytestmark = [pytest.mark.jail, needs_bwrap]
+
 SPEAK = b"import os\nos.write(1, b'!')\nos.read(0, 1)\n"
 """The least that passes for an agent: it speaks, and ends at end-of-file."""
 
@@ -50,8 +52,6 @@ def alive(pidfd: int) -> bool:
     return True
 
 
-@pytest.mark.jail
-@needs_bwrap
 async def test_a_prefix_outside_usr_is_shown_and_nothing_beside_it(python: Environment) -> None:
     with open_directory() as home:
         (home / "prefix").mkdir()
@@ -63,8 +63,6 @@ async def test_a_prefix_outside_usr_is_shown_and_nothing_beside_it(python: Envir
         assert outcome.stdout == "['prefix']\n"
 
 
-@pytest.mark.jail
-@needs_bwrap
 async def test_a_project_that_was_exchanged_is_refused(python: Environment) -> None:
     with open_directory() as base:
         project = base / "project"
@@ -82,8 +80,6 @@ async def test_a_project_that_was_exchanged_is_refused(python: Environment) -> N
             await launcher().launch(jail_spec(python, mount))
 
 
-@pytest.mark.jail
-@needs_bwrap
 @pytest.mark.root
 async def test_a_project_that_is_closed_to_the_jails_user_says_so(python: Environment) -> None:
     with open_directory() as project:
@@ -93,8 +89,6 @@ async def test_a_project_that_is_closed_to_the_jails_user_says_so(python: Enviro
         assert "jail_uid" in error.value.hint
 
 
-@pytest.mark.jail
-@needs_bwrap
 async def test_killing_ends_everything(python: Environment) -> None:
     before = descriptors()
     jail = await launcher().launch(jail_spec(python))
@@ -116,8 +110,6 @@ async def test_killing_ends_everything(python: Environment) -> None:
     assert child_pids() == []
 
 
-@pytest.mark.jail
-@needs_bwrap
 async def test_a_launch_that_is_cancelled_leaves_nothing(
     python: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -145,8 +137,6 @@ async def test_a_launch_that_is_cancelled_leaves_nothing(
     assert descriptors() == before
 
 
-@pytest.mark.jail
-@needs_bwrap
 @pytest.mark.parametrize(
     ("agent", "said"),
     [
@@ -167,8 +157,6 @@ async def test_an_agent_that_ends_before_it_speaks(
     assert descriptors() == before
 
 
-@pytest.mark.jail
-@needs_bwrap
 async def test_a_bwrap_that_is_too_old(python: Environment) -> None:
     with open_directory() as folder:
         old = folder / "bwrap"
@@ -181,8 +169,6 @@ async def test_a_bwrap_that_is_too_old(python: Environment) -> None:
         assert "0.8 or newer" in error.value.hint
 
 
-@pytest.mark.jail
-@needs_bwrap
 async def test_a_bwrap_without_descriptors_binds_the_path(python: Environment) -> None:
     """Before 0.10, where it was not backported, there is no --ro-bind-fd."""
     assert BWRAP is not None
@@ -200,8 +186,6 @@ async def test_a_bwrap_without_descriptors_binds_the_path(python: Environment) -
             assert await read_all(jail) == "['bwrap', 'here']"
 
 
-@pytest.mark.jail
-@needs_bwrap
 async def test_stderr_is_bounded_by_the_kernel(python: Environment) -> None:
     flood = b"import os\nfor _ in range(100):\n    try: os.write(2, b'x' * 9999 + b'\\x1b[0m')\n"
     flood += b"    except OSError as error: last = error.errno\n"
@@ -256,8 +240,6 @@ def launch_elsewhere(prepare: str) -> str:
     return told.stdout + told.stderr
 
 
-@pytest.mark.jail
-@needs_bwrap
 @as_user
 def test_user_namespaces_forbidden() -> None:
     """In a user namespace, where its owner may set the limit for what is below."""
@@ -269,8 +251,6 @@ def test_user_namespaces_forbidden() -> None:
     assert "sysctl -w user.max_user_namespaces=" in told
 
 
-@pytest.mark.jail
-@needs_bwrap
 @as_user
 def test_a_root_that_cannot_become_another_user() -> None:
     """One such root is that of a rootless container that maps one user."""

@@ -52,6 +52,8 @@ from realjail import (
     talking_to,
 )
 
+pytestmark = [pytest.mark.jail, needs_bwrap]
+
 ENDING_S = 120.0
 """Far above the milliseconds that an end takes."""
 
@@ -79,8 +81,6 @@ def children_of(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
-@pytest.mark.jail
-@needs_bwrap
 async def test_all_interpreters_are_forks_of_as_few_templates_as_can_be(
     found: dict[str, Environment],
 ) -> None:
@@ -96,8 +96,6 @@ async def test_all_interpreters_are_forks_of_as_few_templates_as_can_be(
         assert len(forking.templates) == len(kinds)
 
 
-@pytest.mark.jail
-@needs_bwrap
 async def test_variables_are_one_session_s_and_leave_nothing_in_the_template(
     found: dict[str, Environment],
 ) -> None:
@@ -141,8 +139,6 @@ class UnnestableLauncher(BwrapLauncher):
         )
 
 
-@pytest.mark.jail
-@needs_bwrap
 async def test_sessions_start_cold_without_nested_namespaces(
     python: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -165,8 +161,6 @@ async def test_sessions_start_cold_without_nested_namespaces(
     # ... but where it works, it is.
 
 
-@pytest.mark.jail
-@needs_bwrap
 async def test_after_a_pause_a_template_is_tried_again(
     python: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -183,8 +177,6 @@ async def test_after_a_pause_a_template_is_tried_again(
         assert forking.reasons == {}
 
 
-@pytest.mark.jail
-@needs_bwrap
 async def test_sessions_outlive_their_template(python: Environment) -> None:
     async with open_launcher() as forking, open_session(python, launcher=forking) as session:
         await session.run("kept = 1")
@@ -200,8 +192,6 @@ async def test_sessions_outlive_their_template(python: Environment) -> None:
         assert (await session.run("print(kept)")).stdout == "1\n"
 
 
-@pytest.mark.jail
-@needs_bwrap
 async def test_a_session_s_end_takes_all_that_it_started(python: Environment) -> None:
     daemon = (
         "import os, signal\n"
@@ -230,8 +220,6 @@ async def test_a_session_s_end_takes_all_that_it_started(python: Environment) ->
         assert sum(stat.rpartition(")")[2].split()[0] != "Z" for stat in stats) == 4
 
 
-@pytest.mark.jail
-@needs_bwrap
 async def test_a_template_that_hangs_is_given_up(
     python: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -250,8 +238,6 @@ async def test_a_template_that_hangs_is_given_up(
             assert is_fork(other.jail)
 
 
-@pytest.mark.jail
-@needs_bwrap
 async def test_templates_killed_while_they_fork(
     python: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -305,8 +291,6 @@ class BigMachineLauncher(BwrapLauncher):
         self._template_code = ManyForkers("sandbox_template", TEMPLATE_PATH)
 
 
-@pytest.mark.jail
-@needs_bwrap
 async def test_forkers_share_the_work_and_end_with_the_first(python: Environment) -> None:
     jails: list[Jail] = []
 
@@ -350,8 +334,6 @@ async def test_forkers_share_the_work_and_end_with_the_first(python: Environment
             jail.release()
 
 
-@pytest.mark.jail
-@needs_bwrap
 async def test_cancelled_starts_leave_nothing(python: Environment) -> None:
     async def start() -> None:
         await discard(await forking.launch(jail_spec(python)))  # a quick one is not cancelled
@@ -373,8 +355,6 @@ async def test_cancelled_starts_leave_nothing(python: Environment) -> None:
         assert len(os.listdir("/proc/self/fd")) == descriptors
 
 
-@pytest.mark.jail
-@needs_bwrap
 async def test_too_many_templates_make_room(
     python: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -388,8 +368,6 @@ async def test_too_many_templates_make_room(
         assert [made.spec.preload for made in forking.templates] == [("csv",), ("ast",)]
 
 
-@pytest.mark.jail
-@needs_bwrap
 async def test_a_template_that_nobody_uses_goes(
     python: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -411,8 +389,6 @@ async def test_a_template_that_nobody_uses_goes(
         await wait_dead(made.pid)
 
 
-@pytest.mark.jail
-@needs_bwrap
 @pytest.mark.parametrize("forked", [True, False], ids=["forked", "cold"])
 async def test_a_jail_enters_the_group_that_it_is_given(tmp_path: Path, *, forked: bool) -> None:
     """Before it gets its cgroup namespace: a file stands in for the group's list of processes."""
@@ -429,8 +405,6 @@ async def test_a_jail_enters_the_group_that_it_is_given(tmp_path: Path, *, forke
         os.close(entry)
 
 
-@pytest.mark.jail
-@needs_bwrap
 async def test_sessions_that_wait_for_one_template_share_its_failure(
     python: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -495,8 +469,6 @@ def preloadable(
         )
 
 
-@pytest.mark.jail
-@needs_bwrap
 async def test_a_module_that_hangs_while_it_is_preloaded_is_named(
     python: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -539,8 +511,6 @@ AS_BEFORE = "r.prlimit(pid, r.RLIMIT_NPROC)[1]"
 NO_ROOM = "clone: Resource temporarily unavailable"
 
 
-@pytest.mark.jail
-@needs_bwrap
 async def test_without_room_for_a_process_the_call_is_told_and_the_template_stays(
     python: Environment,
 ) -> None:
@@ -558,8 +528,6 @@ async def test_without_room_for_a_process_the_call_is_told_and_the_template_stay
         assert forking.templates == [made]
 
 
-@pytest.mark.jail
-@needs_bwrap
 async def test_a_fork_that_fails_when_nobody_waits_for_it_any_more(python: Environment) -> None:
     async with open_launcher() as forking, open_session(python, launcher=forking):
         [made] = forking.templates
@@ -575,8 +543,6 @@ async def test_a_fork_that_fails_when_nobody_waits_for_it_any_more(python: Envir
         assert forking.templates == [made]
 
 
-@pytest.mark.jail
-@needs_bwrap
 async def test_a_fork_that_is_killed_is_replaced(
     python: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -604,8 +570,6 @@ async def test_a_fork_that_is_killed_is_replaced(
         assert killed
 
 
-@pytest.mark.jail
-@needs_bwrap
 @pytest.mark.alone  # the kernel counts descriptors on their way for the whole user
 @pytest.mark.usefixtures("many_descriptors")
 async def test_a_template_that_hangs_and_has_been_asked_by_many_who_left(
@@ -692,8 +656,6 @@ async def forked(launcher: TemplateLauncher, python: Environment) -> None:
     assert not launcher.reasons
 
 
-@pytest.mark.jail
-@needs_bwrap
 async def test_the_next_supervisor_forks_from_a_kept_template(python: Environment) -> None:
     store = Store()
     async with left_behind(python, store) as pid:
@@ -706,8 +668,6 @@ async def test_the_next_supervisor_forks_from_a_kept_template(python: Environmen
         assert store.kept == {}  # an ordered end ends it
 
 
-@pytest.mark.jail
-@needs_bwrap
 async def test_a_kept_template_of_other_programs_is_closed(python: Environment) -> None:
     store = Store()
     async with left_behind(python, store) as pid, launching(store, made="others") as again:
