@@ -29,6 +29,10 @@ class Held(NoStore):
         for descriptor in self.held.pop(name, ()):
             os.close(descriptor)
 
+    def duplicates(self) -> dict[str, list[int]]:
+        """Return what the next supervisor receives."""
+        return {name: [os.dup(each) for each in fds] for name, fds in self.held.items()}
+
     @property
     def sessions(self) -> dict[str, list[int]]:
         return {name: fds for name, fds in self.held.items() if name.startswith("session-")}

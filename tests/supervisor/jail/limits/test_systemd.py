@@ -9,27 +9,20 @@ import shutil
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 import trio.testing
 
 from cgroup_programs import Programs
 from fake_cgroups import FakeTree
+from fake_fdstore import Held
 from fakes import FakeJail, spec
-from nsmd.fdstore.store import NoStore
 from nsmd.jail.limits import enforcer as enforcers
 from nsmd.jail.limits import find_enforcer, systemd
 from nsmd.jail.limits import tree as files
 from nsmd.jail.limits.systemd import Anchor, attach, enter_scope
 from nsmd.jail.limits.tree import GroupPlace, GroupTree, NoGroupsError
 from nsmd.model.values import SessionLimits
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from nsmd.fdstore.store import StoreKind
-
 
 HERE = GroupPlace(
     mount_point="/sys/fs/cgroup",
@@ -40,6 +33,20 @@ HERE = GroupPlace(
     managed=True,
 )
 NAME = f"nsm-supervisor-{os.getpid()}.scope"
+
+
+def inside(
+    fake: FakeTree, unit: str, *, delegated: bool = False, alone: bool = False
+) -> GroupPlace:
+    """A group of the made-up tree."""
+    return replace(
+        HERE,
+        mount_point=str(fake.top),
+        directory=f"{fake.top}/{unit}".rstrip("/"),
+        unit=unit,
+        delegated=delegated,
+        alone=alone,
+    )
 
 
 async def test_systemd_makes_a_scope_around_this_process(programs: Programs) -> None:
@@ -81,14 +88,7 @@ async def test_a_manager_that_hangs(programs: Programs, monkeypatch: pytest.Monk
 
 
 async def test_a_services_main_process_stays_where_it_is(programs: Programs) -> None:
-    service = GroupPlace(
-        mount_point="/sys/fs/cgroup",
-        directory="/sys/fs/cgroup/nsm.service",
-        unit="nsm.service",
-        delegated=False,
-        alone=True,
-        managed=True,
-    )
+    service = replace(HERE, directory="/sys/fs/cgroup/nsm.service", unit="nsm.service", alone=True)
     main = {**programs.variables, "SYSTEMD_EXEC_PID": str(os.getpid())}
     with pytest.raises(NoGroupsError, match=r"its service nsm\.service is not delegated") as error:
         await enter_scope(service, main)
@@ -138,23 +138,6 @@ EXECS = 'while [ "$1" != /bin/sh ]; do shift; done; exec "$@"'
 """A stand-in that executes the same program as systemd-run."""
 
 
-class Store(NoStore):
-    """Keeps copies, as systemd does."""
-
-    kind: StoreKind = "systemd"
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.kept: dict[str, list[int]] = {}
-
-    def keep(self, name: str, descriptors: Sequence[int]) -> None:
-        self.kept[name] = [os.dup(fd) for fd in descriptors]
-
-    def drop(self, name: str) -> None:
-        for fd in self.kept.pop(name, []):
-            os.close(fd)
-
-
 def _given(answer: object, _question: object) -> object:
     """Stand-in for a function that looks at the machine."""
     return answer
@@ -165,14 +148,7 @@ def started(programs: Programs, fake: FakeTree, monkeypatch: pytest.MonkeyPatch)
     """Variables of a service's main process; its anchors are in the made-up tree."""
     programs.says("systemd-run", EXECS)
     monkeypatch.setattr(systemd, "directory_of", partial(_given, str(fake.top)))
-    here = GroupPlace(
-        mount_point=str(fake.top),
-        directory=f"{fake.top}/nsm-supervisor.service",
-        unit="nsm-supervisor.service",
-        delegated=False,
-        alone=True,
-        managed=True,
-    )
+    here = inside(fake, "nsm-supervisor.service", alone=True)
     monkeypatch.setattr(enforcers, "find_place", partial(_given, here))
     return {**programs.variables, "SYSTEMD_EXEC_PID": str(os.getpid())}
 
@@ -190,20 +166,20 @@ def ended(pid: int) -> int:
 async def test_a_service_has_its_sessions_in_a_scope_that_lives_as_long_as_anybody_holds_it(
     started: dict[str, str], programs: Programs, fake: FakeTree
 ) -> None:
-    store = Store()
+    store = Held()
     async with enforcers.open_enforcer(LIMITS, started, store=store) as enforcer:
         assert enforcer.tree is not None
         assert enforcer.anchor is not None
         pid = enforcer.anchor.pid
         assert (fake.top / "anchor/cgroup.procs").read_text().split() == [str(pid)]
         assert enforcer.tree.sessions == f"{fake.top}/sessions"
-        assert len(store.kept["scope"]) == 2
+        assert len(store.held["scope"]) == 2
         asked = programs.asked()[-1]
         assert asked.startswith("systemd-run --user --scope --quiet --collect --unit=nsm-sessions-")
         assert "--property=Delegate=yes --property=TasksMax=infinity" in asked
-        kept = {"scope": [os.dup(fd) for fd in store.kept["scope"]]}
+        kept = {"scope": [os.dup(fd) for fd in store.held["scope"]]}
     # The supervisor has gone, and has emptied its store; what was handed on still holds the scope.
-    assert store.kept == {}
+    assert store.held == {}
     assert not has_ended(pid)
     again = await find_enforcer(LIMITS, started, kept=kept)
     assert again.tree is not None
@@ -221,16 +197,8 @@ async def test_only_who_has_divided_a_tree_goes_on_with_it(
     """A supervisor that another one's program starts is in that one's group."""
     first = GroupTree(str(fake.top))
     first.make("new")  # and nobody is in it yet
-    inside = GroupPlace(
-        mount_point=str(fake.top),
-        directory=f"{fake.top}/supervisor",
-        unit="supervisor",
-        delegated=False,
-        alone=False,
-        managed=True,
-    )
     files.make_group(f"{fake.top}/scope")
-    places = [replace(inside, directory=f"{fake.top}/scope"), inside]
+    places = [inside(fake, "scope"), inside(fake, "supervisor")]
 
     def next_place(_: object) -> GroupPlace:
         return places.pop()
@@ -249,11 +217,11 @@ async def test_a_scope_that_was_stopped_is_asked_for_again(
     fake: FakeTree,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    store = Store()
+    store = Held()
     jail = FakeJail(17, spec())
     async with enforcers.open_enforcer(LIMITS, started, store=store) as enforcer:
         assert enforcer.anchor is not None
-        first, before = enforcer.anchor.pid, store.kept["scope"]
+        first, before = enforcer.anchor.pid, store.held["scope"]
         shutil.rmtree(fake.top / "sessions")
         again = fake.top / "again"
         files.make_group(str(again))
@@ -263,7 +231,7 @@ async def test_a_scope_that_was_stopped_is_asked_for_again(
         assert confinement.group.directory == f"{again}/sessions/s1"
         assert ended(first) == 1
         assert enforcer.anchor.pid != first
-        assert len(store.kept["scope"]) == len(before) == 2
+        assert len(store.held["scope"]) == len(before) == 2
         # Where there can be none any more, sessions are watched.
         shutil.rmtree(again / "sessions")
         programs.says("systemd-run", "echo no >&2; exit 1")
@@ -311,14 +279,7 @@ async def test_groups_that_fail_for_a_moment_are_asked_for_again(
     fake: FakeTree,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    here = GroupPlace(
-        mount_point=str(fake.top),
-        directory=str(fake.top),
-        unit="",
-        delegated=True,
-        alone=True,
-        managed=True,
-    )
+    here = inside(fake, "", delegated=True, alone=True)
     monkeypatch.setattr(enforcers, "find_place", partial(_given, here))
     answers = [errno.EACCES, errno.EBUSY, errno.EAGAIN]
 

@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 import trio
 
+from fake_fdstore import Held
 from nsm.jail.proxyvariables import WITHOUT_NETWORK
 from nsm.wire.errors import BadProjectError, StartFailedError
 from nsmd.fdstore import records
 from nsmd.fdstore.records import KeptEntries
-from nsmd.fdstore.store import NoStore
 from nsmd.host.processes import pid_of
 from nsmd.host.source_watcher import open_source_watcher
 from nsmd.jail import BwrapLauncher, Jail, starting
@@ -604,42 +604,22 @@ async def test_a_template_that_hangs_and_has_been_asked_by_many_who_left(
     assert printed == ["1\n", "1\n"]
 
 
-class Store(NoStore):
-    """Keeps copies, as others do."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.kept: dict[str, list[int]] = {}
-
-    def keep(self, name: str, descriptors: Sequence[int]) -> None:
-        self.drop(name)
-        self.kept[name] = [os.dup(fd) for fd in descriptors]
-
-    def drop(self, name: str) -> None:
-        for fd in self.kept.pop(name, []):
-            os.close(fd)
-
-    def given(self) -> dict[str, list[int]]:
-        """Return the descriptors that the next supervisor receives."""
-        return {name: [os.dup(fd) for fd in fds] for name, fds in self.kept.items()}
-
-
 @asynccontextmanager
-async def launching(store: Store, made: str = "these") -> AsyncGenerator[TemplateLauncher]:
+async def launching(store: Held, made: str = "these") -> AsyncGenerator[TemplateLauncher]:
     """A supervisor's launcher, which goes on with what is kept, and ends what it has."""
     cold = new_launcher()
     assert cold.system_calls is not None
     async with open_source_watcher() as watcher, trio.open_nursery() as nursery:
         launcher = TemplateLauncher(cold, cold.system_calls, nursery, watcher, store, lambda: made)
-        launcher.take_up(KeptEntries(store, store.given()))
+        launcher.take_up(KeptEntries(store, store.duplicates()))
         yield launcher
         nursery.cancel_scope.cancel()
 
 
 @asynccontextmanager
-async def left_behind(python: Environment, store: Store) -> AsyncGenerator[int]:
+async def left_behind(python: Environment, store: Held) -> AsyncGenerator[int]:
     """A template that is kept, and whose supervisor does not look after it any more; its pid."""
-    async with launching(Store()) as first:
+    async with launching(Held()) as first:
         await first.prepare(jail_spec(python))
         (template,) = first.templates
         records.keep(store, kept_template(template, "these"))
@@ -657,26 +637,26 @@ async def forked(launcher: TemplateLauncher, python: Environment) -> None:
 
 
 async def test_the_next_supervisor_forks_from_a_kept_template(python: Environment) -> None:
-    store = Store()
+    store = Held()
     async with left_behind(python, store) as pid:
-        assert list(store.kept) == [f"{PREFIX}{pid}"]
+        assert list(store.held) == [f"{PREFIX}{pid}"]
         async with launching(store) as again:
             (template,) = again.templates
             assert template.pid == pid
             await forked(again, python)
             assert [name for name, _ in again.everything_kept()] == [f"{PREFIX}{pid}"]
-        assert store.kept == {}  # an ordered end ends it
+        assert store.held == {}  # an ordered end ends it
 
 
 async def test_a_kept_template_of_other_programs_is_closed(python: Environment) -> None:
-    store = Store()
+    store = Held()
     async with left_behind(python, store) as pid, launching(store, made="others") as again:
         assert again.templates == []
         await forked(again, python)
         (template,) = again.templates
         assert template.pid != pid
-        assert f"{PREFIX}{pid}" not in store.kept
-        assert f"{PREFIX}{template.pid}" in store.kept
+        assert f"{PREFIX}{pid}" not in store.held
+        assert f"{PREFIX}{template.pid}" in store.held
 
 
 PYTHON = Environment(
