@@ -11,7 +11,7 @@ import argparse
 import json
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Iterable
 from typing import Any, NamedTuple, Self
 
 
@@ -19,11 +19,73 @@ class BrokenPromiseError(Exception):
     """A check that does not hold; the message is what was seen."""
 
 
-class Result(NamedTuple):
-    """Result of a call of the tool: its text, and whether it is an error."""
+class Step(NamedTuple):
+    """A call of the tool, and what is to come of it.
 
-    text: str
-    is_error: bool
+    Attributes:
+        env: `python` or `shell`.
+        wanted: the whole text; a tuple: parts of the text; None: any text.
+        session: its name; empty for none.
+    """
+
+    env: str
+    code: str
+    wanted: str | tuple[str, ...] | None
+    is_error: bool = False
+    session: str = ""
+
+
+NETWORK = "import socket; socket.create_connection(('192.0.2.1', 80), timeout=5)"
+USER = "import os, pwd; print(pwd.getpwuid(os.getuid()).pw_name, os.getuid())"
+FUNCTION = "word=kept; cd /tmp; double() { echo $(($1 * 2)); }"
+
+CHECKS: dict[str, tuple[Step, ...]] = {
+    "python runs": (Step("python", "print(6 * 7)", "42\n"),),
+    "the shell runs": (Step("shell", "echo $((6 * 7))", "42\n"),),
+    "the working directory is the workspace": (
+        Step("shell", 'pwd; echo "$HOME"', "/workspace\n/workspace\n"),
+        Step("python", "import os; print(os.getcwd())", "/workspace\n"),
+    ),
+    "the network is out of reach": (
+        Step("python", NETWORK, ("Network is unreachable",), is_error=True),
+        Step("python", "import socket; print(socket.if_nameindex())", "[(1, 'lo')]\n"),
+    ),
+    "users are synthetic": (
+        Step("shell", "cut -d: -f1,3 /etc/passwd", "user:1000\nnobody:65534\n"),
+        Step("python", USER, "user 1000\n"),
+    ),
+    "stderr is told": (Step("shell", "echo out; echo err >&2", ("out", "err")),),
+    "an exception is an error": (
+        Step("python", "1 / 0", ("ZeroDivisionError",), is_error=True),
+        Step("shell", "exit 3", None, is_error=True),
+    ),
+    "empty code is no error": (Step("python", "", None), Step("shell", "", None)),
+    "state persists": (
+        Step("python", "kept = [1, 2]", None, session="state"),
+        Step("python", "print(sum(kept))", "3\n", session="state"),
+    ),
+    "sessions are apart": (
+        Step("python", "mine = 1", None, session="one"),
+        Step("python", "mine", ("NameError",), is_error=True, session="two"),
+    ),
+    "variables of the shell persist": (
+        Step("shell", FUNCTION, None, session="shell"),
+        Step("shell", 'echo "$word"; pwd; double 21', "kept\n/tmp\n42\n", session="shell"),
+    ),
+    "files of the workspace persist": (
+        Step("shell", "echo content > file", None, session="files"),
+        Step("shell", "cat /workspace/file", "content\n", session="files"),
+        Step("shell", "cat /workspace/file", None, is_error=True, session="others"),
+    ),
+    "a one-shot is clean": (
+        Step("shell", "echo left > /workspace/left; word=left", None),
+        Step("shell", 'ls -A /workspace; echo "$word"', "\n"),
+    ),
+    "a session keeps its environment": (
+        Step("python", "pass", None, session="typed"),
+        Step("shell", "echo", ("{python}", "{shell}"), is_error=True, session="typed"),
+    ),
+}
 
 
 class Client:
@@ -61,12 +123,13 @@ class Client:
                 return result
         raise BrokenPromiseError(f"{method}: the shim ended instead of answering")
 
-    def run(self, code: str, env: str, session: str | None = None) -> Result:
+    def run(self, code: str, env: str, session: str) -> tuple[str, bool]:
+        """Call the tool: the text, and whether it is an error."""
         arguments = {"code": code, "env": env} | ({"session": session} if session else {})
         result = self.request("tools/call", {"name": "run", "arguments": arguments})
         texts = [part["text"] for part in result["content"] if part["type"] == "text"]
         # What is added where the text would be JSON.
-        return Result("".join(texts).removesuffix("[exit code 0]"), bool(result.get("isError")))
+        return "".join(texts).removesuffix("[exit code 0]"), bool(result.get("isError"))
 
     def _send(self, message: dict[str, Any]) -> None:
         assert self._shim.stdin is not None
@@ -74,111 +137,30 @@ class Client:
         self._shim.stdin.flush()
 
 
-class Checks:
-    """The main job, a method for each promise.
-
-    Args:
-        client: initialized.
-        python, shell: names of environments.
-    """
-
-    def __init__(self, client: Client, python: str, shell: str) -> None:
-        self._client = client
-        self._python = python
-        self._shell = shell
-
-    def tools_are_listed(self) -> None:
-        tools = self._client.request("tools/list", {})["tools"]
-        equal([tool["name"] for tool in tools], ["run"])
-        for name in (self._python, self._shell):
-            contains(json.dumps(tools), name)
-
-    def python_runs(self) -> None:
-        equal(self.python("print(6 * 7)"), Result("42\n", is_error=False))
-
-    def the_shell_runs(self) -> None:
-        equal(self.shell("echo $((6 * 7))"), Result("42\n", is_error=False))
-
-    def the_working_directory_is_the_workspace(self) -> None:
-        equal(self.shell('pwd; echo "$HOME"').text, "/workspace\n/workspace\n")
-        equal(self.python("import os; print(os.getcwd())").text, "/workspace\n")
-
-    def the_network_is_out_of_reach(self) -> None:
-        code = "import socket; socket.create_connection(('192.0.2.1', 80), timeout=5)"
-        failed = self.python(code)
-        equal(failed.is_error, True)
-        contains(failed.text, "Network is unreachable")
-        interfaces = self.python("import socket; print(socket.if_nameindex())")
-        equal(interfaces.text, "[(1, 'lo')]\n")
-
-    def users_are_synthetic(self) -> None:
-        lines = self.shell("cut -d: -f1,3 /etc/passwd").text
-        equal(lines, "user:1000\nnobody:65534\n")
-        code = "import os, pwd; print(pwd.getpwuid(os.getuid()).pw_name, os.getuid())"
-        equal(self.python(code).text, "user 1000\n")
-
-    def stderr_is_told(self) -> None:
-        contains(self.shell("echo out; echo err >&2").text, "out", "err")
-
-    def an_exception_is_an_error(self) -> None:
-        failed = self.python("1 / 0")
-        equal(failed.is_error, True)
-        contains(failed.text, "ZeroDivisionError")
-        equal(self.shell("exit 3").is_error, True)
-
-    def empty_code_is_no_error(self) -> None:
-        for result in (self.python(""), self.shell("")):
-            equal(result.is_error, False)
-
-    def state_persists(self) -> None:
-        equal(self.python("kept = [1, 2]", "state").is_error, False)
-        equal(self.python("print(sum(kept))", "state").text, "3\n")
-
-    def sessions_are_apart(self) -> None:
-        self.python("mine = 1", "one")
-        other = self.python("mine", "two")
-        equal(other.is_error, True)
-        contains(other.text, "NameError")
-
-    def variables_of_the_shell_persist(self) -> None:
-        self.shell("word=kept; cd /tmp; double() { echo $(($1 * 2)); }", "shell")
-        equal(self.shell('echo "$word"; pwd; double 21', "shell").text, "kept\n/tmp\n42\n")
-
-    def files_of_the_workspace_persist(self) -> None:
-        self.shell("echo content > file", "files")
-        equal(self.shell("cat /workspace/file", "files").text, "content\n")
-        equal(self.shell("cat /workspace/file", "others").is_error, True)
-
-    def a_one_shot_is_clean(self) -> None:
-        self.shell("echo left > /workspace/left; word=left")
-        equal(self.shell('ls -A /workspace; echo "$word"').text, "\n")
-
-    def a_session_keeps_its_environment(self) -> None:
-        self.python("pass", "typed")
-        refused = self.shell("echo", "typed")
-        equal(refused.is_error, True)
-        contains(refused.text, self._python, self._shell)
-
-    def python(self, code: str, session: str | None = None) -> Result:
-        return self._client.run(code, self._python, self._named(session))
-
-    def shell(self, code: str, session: str | None = None) -> Result:
-        return self._client.run(code, self._shell, self._named(session))
-
-    def _named(self, session: str | None) -> str | None:
-        """Not a session of a run with other environments: they have the same name space."""
-        return f"{self._python}-{session}" if session else None
+def list_tools(client: Client, environments: dict[str, str]) -> None:
+    """See that there is one tool, which knows the environments."""
+    tools = client.request("tools/list", {})["tools"]
+    if [tool["name"] for tool in tools] != ["run"]:
+        raise BrokenPromiseError(f"{tools}")
+    _contains(json.dumps(tools), environments.values())
 
 
-def equal(seen: object, wanted: object) -> None:
-    if seen != wanted:
-        raise BrokenPromiseError(f"{seen!r} instead of {wanted!r}")
+def check(client: Client, environments: dict[str, str], step: Step) -> None:
+    """Make a call, and compare."""
+    # Not a session of a run with other environments: they have the same name space.
+    session = f"{environments['python']}-{step.session}" if step.session else ""
+    text, is_error = client.run(step.code, environments[step.env], session)
+    differs = isinstance(step.wanted, str) and text != step.wanted
+    if differs or is_error != step.is_error:
+        raise BrokenPromiseError(f"{(text, is_error)} instead of {(step.wanted, step.is_error)}")
+    if isinstance(step.wanted, tuple):
+        _contains(text, [part.format(**environments) for part in step.wanted])
 
 
-def contains(seen: str, *wanted: str) -> None:
-    for part in wanted:
-        if part not in seen:
-            raise BrokenPromiseError(f"no {part!r} in {seen!r}")
+def _contains(text: str, parts: Iterable[str]) -> None:
+    for part in parts:
+        if part not in text:
+            raise BrokenPromiseError(f"no {part!r} in {text!r}")
 
 
 def main() -> int:
@@ -187,25 +169,22 @@ def main() -> int:
     parser.add_argument("--shell", default="bash", help="an environment of Bash")
     parser.add_argument("shim", nargs="+", help="the command of nsm-mcp")
     options = parser.parse_args()
+    environments = {"python": options.python, "shell": options.shell}
+    title = "tools are listed"
     with Client(options.shim) as client:
         name = client.initialize()["serverInfo"]["name"]
         sys.stdout.write(f"ok initialize: {name}\n")
-        checks = Checks(client, options.python, options.shell)
-        for title, check in _all(checks):
-            try:
-                check()
-            except BrokenPromiseError as failure:
-                sys.stdout.write(f"FAILED {title}: {failure}\n")
-                return 1
+        try:
+            list_tools(client, environments)
             sys.stdout.write(f"ok {title}\n")
+            for title, steps in CHECKS.items():
+                for step in steps:
+                    check(client, environments, step)
+                sys.stdout.write(f"ok {title}\n")
+        except BrokenPromiseError as failure:
+            sys.stdout.write(f"FAILED {title}: {failure}\n")
+            return 1
     return 0
-
-
-def _all(checks: Checks) -> list[tuple[str, Callable[[], None]]]:
-    """The checks by their names in words."""
-    helpers = {"python", "shell"}
-    names = [name for name in vars(Checks) if not name.startswith("_") and name not in helpers]
-    return [(name.replace("_", " "), getattr(checks, name)) for name in names]
 
 
 if __name__ == "__main__":
