@@ -168,10 +168,3 @@ def test_a_projects_own_comes_after_all_others_and_hides_none() -> None:
     catalog.subscribe(lambda: told.append(None))
     shells.changed()
     assert told == [None]
-
-
-def test_a_password_in_a_clients_reference_is_not_shown_to_others() -> None:
-    source = EnvironmentSource(
-        rank=Rank.CLIENT_BUILT, of="git+https://me:secret@example.org/envs#x"
-    )
-    assert source.only_for == "clients with git+https://...@example.org/envs#x in NIX_SANDBOX_ENVS"

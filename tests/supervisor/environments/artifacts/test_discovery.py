@@ -95,101 +95,74 @@ def test_the_first_directory_of_a_name_wins(tmp_path: Path) -> None:
     assert f"as {tmp_path / 'one'} is, which comes first" in problem.why
 
 
-def no_metadata(path: Path) -> None:
-    (path / "metadata.json").unlink()
+def without(name: str) -> Callable[[Path], object]:
+    return lambda path: (path / name).unlink()
 
 
-def broken_metadata(path: Path) -> None:
-    (path / "metadata.json").write_text('{"name": ')
+def metadata(text: str) -> Callable[[Path], object]:
+    return lambda path: (path / "metadata.json").write_text(text)
 
 
-def huge_metadata(path: Path) -> None:
-    (path / "metadata.json").write_text(" " * (MAX_METADATA_BYTES + 1))
+def mode(name: str, bits: int) -> Callable[[Path], object]:
+    return lambda path: (path / name).chmod(bits)
 
 
-def fifo_metadata(path: Path) -> None:
-    (path / "metadata.json").unlink()
-    os.mkfifo(path / "metadata.json")
+def replaced(name: str, make: Callable[[Path], object]) -> Callable[[Path], object]:
+    """Put something else in the place of a file or directory."""
+
+    def replace(path: Path) -> None:
+        (path / name).rename(path / "elsewhere")
+        make(path / name)
+
+    return replace
 
 
-def directory_metadata(path: Path) -> None:
-    (path / "metadata.json").unlink()
-    (path / "metadata.json").mkdir()
+def linked(target: str) -> Callable[[Path], object]:
+    return lambda path: path.symlink_to(target)
 
 
-def no_run(path: Path) -> None:
-    (path / "bin/run").unlink()
+NEWER = '{"schema": 9, "name": "x", "interpreter_type": "bash"}'
+BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
+    "no metadata": (without("metadata.json"), "metadata.json: it is missing"),
+    "torn metadata": (metadata('{"name": '), "metadata.json: it is not valid JSON: "),
+    "huge metadata": (
+        metadata(" " * (MAX_METADATA_BYTES + 1)),
+        f"metadata.json: it has more than {MAX_METADATA_BYTES} bytes",
+    ),
+    "a pipe for metadata": (
+        replaced("metadata.json", os.mkfifo),
+        "metadata.json: it is not a regular file",
+    ),
+    "a directory for metadata": (
+        replaced("metadata.json", Path.mkdir),
+        "metadata.json: it is not a regular file",
+    ),
+    "no run": (without("bin/run"), "bin/run: it is missing"),
+    "a run not executable": (mode("bin/run", 0o644), "bin/run: it is not executable"),
+    "a directory for run": (replaced("bin/run", Path.mkdir), "bin/run: it is not a regular file"),
+    "a pipe for run": (replaced("bin/run", os.mkfifo), "bin/run: it is not a regular file"),
+    "a run in a circle": (
+        replaced("bin/run", linked("run")),
+        "bin/run: its symbolic links lead in a circle",
+    ),
+    "a run that leads nowhere": (
+        replaced("bin/run", linked("/nowhere/run")),
+        "bin/run: it is a symbolic link to /nowhere/run, where nothing is",
+    ),
+    "a file for bin": (replaced("bin", Path.touch), "bin/run: it cannot be read: Not a directory"),
+    "a session-run not executable": (
+        mode("bin/session-run", 0o600),
+        "bin/session-run: it is not executable",
+    ),
+    "a bin open to all": (mode("bin", 0o777), "bin is writable by everyone"),
+    "a run open to all": (mode("bin/run", 0o777), "run is writable by everyone"),
+    "a newer schema": (metadata(NEWER), "metadata.json: it was made for a newer nsm"),
+}
 
 
-def run_not_executable(path: Path) -> None:
-    (path / "bin/run").chmod(0o644)
-
-
-def run_is_a_directory(path: Path) -> None:
-    no_run(path)
-    (path / "bin/run").mkdir()
-
-
-def run_is_a_fifo(path: Path) -> None:
-    no_run(path)
-    os.mkfifo(path / "bin/run", 0o755)
-
-
-def run_is_a_loop(path: Path) -> None:
-    no_run(path)
-    (path / "bin/run").symlink_to("run")
-
-
-def run_leads_nowhere(path: Path) -> None:
-    no_run(path)
-    (path / "bin/run").symlink_to("/nowhere/run")
-
-
-def bin_is_a_file(path: Path) -> None:
-    (path / "bin").rename(path / "elsewhere")
-    (path / "bin").touch()
-
-
-def session_run_not_executable(path: Path) -> None:
-    (path / "bin/session-run").chmod(0o600)
-
-
-def open_to_all(path: Path) -> None:
-    (path / "bin").chmod(0o777)
-
-
-def run_open_to_all(path: Path) -> None:
-    (path / "bin/run").chmod(0o777)
-
-
-def newer_schema(path: Path) -> None:
-    (path / "metadata.json").write_text('{"schema": 9, "name": "x", "interpreter_type": "bash"}')
-
-
-BROKEN: list[tuple[Callable[[Path], None], str]] = [
-    (no_metadata, "metadata.json: it is missing"),
-    (broken_metadata, "metadata.json: it is not valid JSON: "),
-    (huge_metadata, f"metadata.json: it has more than {MAX_METADATA_BYTES} bytes"),
-    (fifo_metadata, "metadata.json: it is not a regular file"),
-    (directory_metadata, "metadata.json: it is not a regular file"),
-    (no_run, "bin/run: it is missing"),
-    (run_not_executable, "bin/run: it is not executable"),
-    (run_is_a_directory, "bin/run: it is not a regular file"),
-    (run_is_a_fifo, "bin/run: it is not a regular file"),
-    (run_is_a_loop, "bin/run: its symbolic links lead in a circle"),
-    (run_leads_nowhere, "bin/run: it is a symbolic link to /nowhere/run, where nothing is"),
-    (bin_is_a_file, "bin/run: it cannot be read: Not a directory"),
-    (session_run_not_executable, "bin/session-run: it is not executable"),
-    (open_to_all, "bin is writable by everyone"),
-    (run_open_to_all, "run is writable by everyone"),
-    (newer_schema, "metadata.json: it was made for a newer nsm"),
-]
-
-
-@pytest.mark.parametrize(("spoil", "why"), BROKEN, ids=[f.__name__ for f, _ in BROKEN])
-def test_a_broken_artifact_is_told_and_the_others_work(
-    spoil: Callable[[Path], None], why: str, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("broken", BROKEN)
+def test_a_broken_artifact_is_told_and_the_others_work(broken: str, tmp_path: Path) -> None:
+    spoil, why = BROKEN[broken]
     spoil(artifact(tmp_path, "bad"))
     artifact(tmp_path, "good")
     found = scan(tmp_path)

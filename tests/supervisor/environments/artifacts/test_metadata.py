@@ -8,13 +8,10 @@ from typing import Any
 import pytest
 
 from nsmd.environments.artifacts.metadata import (
-    TEMPLATE_PROTOCOL,
     Metadata,
     MetadataError,
-    MetadataVariable,
     parse_entry,
     parse_file,
-    parse_variable,
     with_variable,
 )
 from nsmd.model.settings import Defaults, SessionSettings, Settings
@@ -34,26 +31,6 @@ NEWER = {
 def parsed(**changes: Any) -> Metadata:
     facts = {key: value for key, value in {**NEWER, **changes}.items() if value is not ...}
     return parse_file(json.dumps(facts).encode(), DEFAULTS)
-
-
-def test_every_field_of_metadata_is_read() -> None:
-    said = parsed(
-        description="  Python with\n\x1b[31mpandas ",
-        preload=["numpy", "a.b"],
-        template=TEMPLATE_PROTOCOL,
-        other=2,
-    )
-    assert said == Metadata(
-        name="science",
-        interpreter="python",
-        timeout_s=60.0,
-        memory_mb=1024,
-        schema=1,
-        program="/nix/store/x/bin/python3",
-        description="Python with [31mpandas",
-        preload=("numpy", "a.b"),
-        forks=True,
-    )
 
 
 @pytest.mark.parametrize(
@@ -127,14 +104,6 @@ SAID = json.dumps(
         "project": {"use_flake": True, "inherit_env": ["TOKEN"]},
     }
 )
-
-
-def test_metadata_may_say_how_long_sessions_live_and_what_projects_have() -> None:
-    said = parse_variable(SAID)
-    assert said.environments == {"a": 1}
-    assert said.session == (60.0, None)
-    assert said.project == (True, ("TOKEN",))
-    assert parse_variable("{}") == MetadataVariable()
 
 
 def test_the_supervisors_own_metadata_counts_where_nothing_else_is_configured() -> None:

@@ -16,14 +16,6 @@ ROW = SavedBuild(
 )
 
 
-def test_saved_builds_are_loaded(tmp_path: Path) -> None:
-    path = tmp_path / "environments.json"
-    saved_records.save(str(path), "environments", [ROW])
-    assert load_builds(str(path)) == {"a1": ROW}
-    assert path.stat().st_mode & 0o777 == 0o600
-    assert [p.name for p in tmp_path.iterdir()] == [path.name]
-
-
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b"null", b'{"version": 9, "environments": []}'])
 def test_a_broken_one_is_set_aside(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "environments.json"

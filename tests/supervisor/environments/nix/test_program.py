@@ -301,17 +301,6 @@ def test_the_cause_of_a_failure_is_the_first_line(
     assert cause(error, tail) == expected
 
 
-def test_a_failure_leads_with_its_cause() -> None:
-    failed = NixExitError("nix build", 1, error=BUILDER_2_18, tail=["thing> leaving"])
-    first, *rest = failed.message.splitlines()
-    what = "`nix build` failed (exit code 1)"
-    assert first == f"{what}: error: building thing failed: linker `cc` not found"
-    assert rest[0] == f"error: builder for '{DRV}' failed with exit code 2;"
-    assert not any("For full logs" in line for line in rest)
-    short = NixExitError("nix build", 1, error="error: no", tail=["error: no"])
-    assert short.message == "`nix build` failed (exit code 1): error: no"
-
-
 PANDAS_DRV = "/nix/store/ki9x7ywdi5yykaw8wvv59a813afa3jh7-pandas-2.2.drv"
 
 

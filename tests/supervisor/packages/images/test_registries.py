@@ -9,13 +9,9 @@ import shutil
 import socket
 import stat
 import subprocess
-import threading
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, Literal
-from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
@@ -25,7 +21,7 @@ from nsmd.model.packages import WantedPackages
 from nsmd.packages.images.unpack import unpack
 from package_world import Workshop
 from realjail import open_directory
-from registry_world import running_registry, signed_token, signing_key
+from registry_world import running_registry
 
 pytestmark = pytest.mark.slow
 
@@ -190,59 +186,15 @@ HASHED = "$2b$04$1Nu8lD9NqSnyRnJ0z0c49.RH/ghfG3HSnYLfs4MuwOJb4Ta3DqF16"
 """The password as htpasswd has it (bcrypt)."""
 BASIC = base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
 
-Auth = Literal["password", "token"]
-
 
 @contextmanager
-def token_server(key: str) -> Generator[tuple[str, list[str]]]:
-    """A server of tokens; yields its address, and the scopes that it has given tokens for."""
-    given: list[str] = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            asked = parse_qs(urlsplit(self.path).query)
-            if self.headers.get("Authorization") != f"Basic {BASIC}":
-                self.send_error(401)
-                return
-            scopes = asked.get("scope", [])
-            given.extend(scopes)
-            body = json.dumps({"token": signed_token(key, USER, scopes)}).encode()
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  # its name there
-            """Be silent."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}/token", given
-        finally:
-            server.shutdown()
-            thread.join()
-
-
-@contextmanager
-def closed_registry(place: Path, auth: Auth) -> Generator[tuple[str, list[str]]]:
-    """A registry with the image `team/web:1`; yields its address, and the scopes of tokens."""
-    if auth == "password":
-        (place / "htpasswd").write_text(f"{USER}:{HASHED}\n")
-        settings = f"auth: {{htpasswd: {{realm: tests, path: {place}/htpasswd}}}}\n"
-        with running_registry(place, settings) as address:
-            push(place, address)
-            yield address, []
-        return
-    key = signing_key(place / "certificate.pem")
-    with token_server(key) as (realm, given):
-        token = f"{{realm: '{realm}', service: tests, issuer: tests, "
-        token += f"rootcertbundle: {place}/certificate.pem}}"
-        with running_registry(place, f"auth: {{token: {token}}}\n") as address:
-            push(place, address)
-            given.clear()
-            yield address, given
+def closed_registry(place: Path) -> Generator[str]:
+    """A registry with a password and the image `team/web:1`; yields its address."""
+    (place / "htpasswd").write_text(f"{USER}:{HASHED}\n")
+    settings = f"auth: {{htpasswd: {{realm: tests, path: {place}/htpasswd}}}}\n"
+    with running_registry(place, settings) as address:
+        push(place, address)
+        yield address
 
 
 def push(place: Path, address: str) -> None:
@@ -265,19 +217,13 @@ def log_in(place: Path, address: str, where: str, login: str = BASIC) -> None:
 
 
 @pytest.mark.jail
-@pytest.mark.skipif(
-    not (shutil.which("skopeo") and shutil.which("docker-registry")),
-    reason="not here: no skopeo or docker-registry",
-)
+@_needs("skopeo", "docker-registry")
 @pytest.mark.parametrize("where", [".docker/config.json", ".config/containers/auth.json"])
-@pytest.mark.parametrize("auth", ["password", "token"])
-async def test_the_users_login_opens_it(place: Path, auth: Auth, where: str) -> None:
-    with closed_registry(place, auth) as (address, given):
+async def test_the_users_login_opens_it(place: Path, where: str) -> None:
+    with closed_registry(place) as address:
         log_in(place, address, where)
         made = await make_image(place, f"docker://{address}/team/web:1")
     assert Path(made.path, "root", "data").read_text() == "of the image"
-    if auth == "token":
-        assert set(given) == {"repository:team/web:pull"}
     # Neither what sessions see nor what people are shown has it.
     left = [path for path in (place / "envs").rglob("*") if path.is_file()]
     for path in (*left, Path(made.lock), place / "log"):
@@ -287,14 +233,10 @@ async def test_the_users_login_opens_it(place: Path, auth: Auth, where: str) -> 
 
 
 @pytest.mark.jail
-@pytest.mark.skipif(
-    not (shutil.which("skopeo") and shutil.which("docker-registry")),
-    reason="not here: no skopeo or docker-registry",
-)
-@pytest.mark.parametrize("auth", ["password", "token"])
-async def test_without_the_right_login_it_stays_closed(place: Path, auth: Auth) -> None:
+@_needs("skopeo", "docker-registry")
+async def test_without_the_right_login_it_stays_closed(place: Path) -> None:
     wrong = base64.b64encode(b"reader:wrong").decode()
-    with closed_registry(place, auth) as (address, given):
+    with closed_registry(place) as address:
         for login in ("", wrong):
             if login:
                 log_in(place, address, ".docker/config.json", login)
@@ -302,5 +244,4 @@ async def test_without_the_right_login_it_stays_closed(place: Path, auth: Auth) 
                 await make_image(place, f"docker://{address}/team/web:1")
             assert "skopeo login" in caught.value.hint
             assert wrong not in f"{caught.value} {(place / 'log').read_text()}"
-        assert not given
     assert not [name for name in os.listdir(place / "envs") if not name.startswith(".")]
