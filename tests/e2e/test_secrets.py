@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
+from certificates import TestAuthority
 from e2e_support import Supervisor, supervisor, wait_gone
 from nsm.wire.errors import NsmError
-from secret_server import SecretServer, TestAuthority, secret_server
+from secret_server import SecretServer, secret_server
 
 if TYPE_CHECKING:
     from collections.abc import Generator

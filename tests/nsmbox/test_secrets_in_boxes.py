@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from box.world import HOME, PROJECT, World, open_world
+from certificates import NAME, TestAuthority
 from realjail import needs_bwrap
-from secret_server import NAME, SecretServer, TestAuthority, secret_server
+from secret_server import SecretServer, secret_server
 
 if TYPE_CHECKING:
     from collections.abc import Generator

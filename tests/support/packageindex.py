@@ -14,91 +14,13 @@ import zipfile
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from ipaddress import ip_address
-from pathlib import Path
 
 import trio
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 HOST = "index.example.test"
 HTML = "text/html; charset=utf-8"
 JSON = "application/vnd.pypi.simple.v1+json"
-
-
-@dataclass(frozen=True)
-class Authority:
-    """Files of a certificate authority that nobody else knows, and of a server's certificate."""
-
-    certificate: str
-    server: str
-    stranger: str
-
-
-def make_authority(directory: Path) -> Authority:
-    """Make certificates for `*.example.test`, `localhost` and 127.0.0.1."""
-
-    def write(name: str, *parts: bytes) -> str:
-        path = directory / name
-        path.write_bytes(b"".join(parts))
-        return str(path)
-
-    def certified(names: list[str], key: ec.EllipticCurvePrivateKey) -> bytes:
-        own = ec.generate_private_key(ec.SECP256R1())
-        alternatives = [x509.DNSName(name) for name in names]
-        certificate = (
-            _certificate("server", own, issuer="authority")
-            .add_extension(
-                x509.SubjectAlternativeName(
-                    [*alternatives, x509.IPAddress(ip_address("127.0.0.1"))]
-                ),
-                critical=False,
-            )
-            .sign(key, hashes.SHA256())
-        )
-        return _pem(own) + certificate.public_bytes(serialization.Encoding.PEM)
-
-    key = ec.generate_private_key(ec.SECP256R1())
-    root = (
-        _certificate("authority", key, issuer="authority")
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    return Authority(
-        certificate=write("authority.pem", root.public_bytes(serialization.Encoding.PEM)),
-        server=write("server.pem", certified(["*.example.test", "localhost"], key)),
-        stranger=write("stranger.pem", certified(["elsewhere.test"], key)),
-    )
-
-
-def _certificate(
-    name: str, key: ec.EllipticCurvePrivateKey, issuer: str
-) -> x509.CertificateBuilder:
-    def named(text: str) -> x509.Name:
-        return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
-
-    now = datetime.now(UTC)
-    return (
-        x509.CertificateBuilder()
-        .subject_name(named(name))
-        .issuer_name(named(issuer))
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(days=1))
-        .not_valid_after(now + timedelta(days=1))
-    )
-
-
-def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    return key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
-    )
 
 
 @dataclass

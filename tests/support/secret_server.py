@@ -1,4 +1,4 @@
-"""A TLS server on this machine's loopback that shows its requests, and the authority behind it."""
+"""A TLS server on this machine's loopback that shows its requests."""
 
 from __future__ import annotations
 
@@ -10,14 +10,10 @@ import ssl
 import subprocess
 import threading
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, ClassVar
 
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
+from certificates import NAME
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
@@ -26,76 +22,6 @@ if TYPE_CHECKING:
 PACKAGE_PAGE = b'<a href="/files/nsm_sample-1.0-py3-none-any.whl">nsm_sample-1.0</a>'
 NPM_PAGE = b"""{"name": "nsm-sample", "dist-tags": {"latest": "1.0.0"}, "versions":
 {"1.0.0": {"name": "nsm-sample", "version": "1.0.0", "description": "a sample"}}}"""
-
-NAME = "host.nsm.internal"
-
-
-class TestAuthority:
-    """A certificate authority that only tests trust, in files.
-
-    Attributes:
-        bundle: its certificate.
-    """
-
-    __test__ = False
-
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self._key = ec.generate_private_key(ec.SECP256R1())
-        self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "tests of nsm")])
-        certificate = (
-            _begun(self._name, self._name, self._key.public_key(), days=1)
-            .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-            .add_extension(
-                x509.SubjectKeyIdentifier.from_public_key(self._key.public_key()), critical=False
-            )
-            .sign(self._key, hashes.SHA256())
-        )
-        self.bundle = directory / "authority.pem"
-        self.bundle.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-
-    def certificate(self, name: str = NAME, *, days: float = 1) -> Path:
-        """Make a file with a certificate for a name, and its key.
-
-        Args:
-            days: validity; negative for one that has expired.
-        """
-        key = ec.generate_private_key(ec.SECP256R1())
-        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        certificate = (
-            _begun(subject, self._name, key.public_key(), days=days)
-            .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
-            .add_extension(
-                x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()),
-                critical=False,
-            )
-            .sign(self._key, hashes.SHA256())
-        )
-        file = self._directory / f"{name}-{days}.pem"
-        file.write_bytes(
-            key.private_bytes(
-                serialization.Encoding.PEM,
-                serialization.PrivateFormat.PKCS8,
-                serialization.NoEncryption(),
-            )
-            + certificate.public_bytes(serialization.Encoding.PEM)
-        )
-        return file
-
-
-def _begun(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, *, days: float
-) -> x509.CertificateBuilder:
-    now = datetime.now(UTC)
-    return (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(key)
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(days=2))
-        .not_valid_after(now + timedelta(days=days))
-    )
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -13,10 +13,11 @@ from unittest.mock import patch
 
 import pytest
 
+from certificates import TestAuthority
 from nsm.wire.errors import PackagesFailedError
 from nsmd.model.packages import WantedPackages
 from package_world import Workshop, sdist
-from packageindex import HTML, JSON, Authority, IndexHandler, IndexServer, index_server, wheel
+from packageindex import HTML, JSON, IndexHandler, IndexServer, index_server, wheel
 
 pytestmark = pytest.mark.jail
 
@@ -28,13 +29,13 @@ SECRETS = (b"hunter2", base64.b64encode(LOGIN.encode()).rstrip(b"="))
 class World(Workshop):
     """A user with an index that has TLS and a login."""
 
-    def __init__(self, folder: Path, authority: Authority, index: IndexServer) -> None:
+    def __init__(self, folder: Path, authority: TestAuthority, index: IndexServer) -> None:
         index.host = "127.0.0.1"
         index.login = LOGIN
         super().__init__(
             folder,
             PIP_INDEX_URL=f"https://{LOGIN}@127.0.0.1:{index.port}/simple",
-            PIP_CERT=authority.certificate,
+            PIP_CERT=str(authority.bundle),
             PIP_CONFIG_FILE=os.devnull,  # this machine may have a file of its own
             UV_HTTP_RETRIES="0",
         )
@@ -65,16 +66,26 @@ class World(Workshop):
         return said
 
 
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> TestAuthority:
+    return TestAuthority(tmp_path_factory.mktemp("authority"))
+
+
+@pytest.fixture(scope="module")
+def certificate(authority: TestAuthority) -> str:
+    return str(authority.certificate("localhost"))
+
+
 @pytest.fixture
-def world(authority: Authority, tmp_path: Path) -> Iterator[World]:
-    with index_server(authority.server) as index:
+def world(authority: TestAuthority, certificate: str, tmp_path: Path) -> Iterator[World]:
+    with index_server(certificate) as index:
         yield World(tmp_path, authority, index)
 
 
 @pytest.fixture
-def other(authority: Authority) -> Iterator[IndexServer]:
+def other(certificate: str) -> Iterator[IndexServer]:
     """Return a server that no configuration names by itself."""
-    with index_server(authority.server) as server:
+    with index_server(certificate) as server:
         server.host = "127.0.0.1"
         yield server
 
@@ -173,7 +184,7 @@ async def test_certificates_are_checked_unless_the_user_says_otherwise(
     assert "none cannot be used: No such file" in await world.why_not("demo")
     world.variables["PIP_CERT"] = certificate
     await world.make("demo")
-    with index_server(world.authority.stranger) as stranger:
+    with index_server(str(world.authority.certificate("elsewhere.test"))) as stranger:
         stranger.add_project("demo", "1.0")
         world.variables["PIP_INDEX_URL"] = stranger.url("/simple", "localhost")
         world.store.collect((), dry_run=False)
@@ -330,7 +341,7 @@ async def test_npm_logs_in_and_the_scripts_of_packages_see_nothing(
     (world.folder / "home").mkdir()
     (world.folder / "home/.npmrc").write_text(
         f"registry=https:{place}\n{place}:_auth={login}\n@acme:registry=https:{place2}\n"
-        f"{place2}:_authToken=${{npm_config_TOKEN}}\ncafile={world.authority.certificate}\n"
+        f"{place2}:_authToken=${{npm_config_TOKEN}}\ncafile={world.authority.bundle}\n"
         "proxy=http://127.0.0.1:1\n"
     )
     world.variables["npm_config_TOKEN"] = "token-hunter2"

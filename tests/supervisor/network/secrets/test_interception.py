@@ -13,6 +13,7 @@ import pytest
 import trio
 from trio.testing import memory_stream_pair
 
+from certificates import NAME, TestAuthority
 from nsmd.model.host_rules import AllowList
 from nsmd.model.secrets import SecretRule, parse_secret
 from nsmd.network.secrets import vault as vaults
@@ -20,7 +21,7 @@ from nsmd.network.secrets.authority import Authority, now_utc
 from nsmd.network.secrets.host_rules import HostRules
 from nsmd.network.secrets.interception import ConnectionTraffic, Http1, Interceptor
 from nsmd.network.secrets.vault import HeldSecret, Vault, read_value
-from secret_server import NAME, TestAuthority, secret_server
+from secret_server import secret_server
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
