@@ -6,17 +6,19 @@ The image has the Python that runs this, so both sides run the same programs. In
 from __future__ import annotations
 
 import os
+import sys
 import time
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench import connect, settle
-from image_world import Layout, file, layer, packages_layer, python_layer
+from image_world import Layout, file, layer, libraries_of, python_layer
 from measure import Comparison, Findings, LeftOut, Target, alternate_all
 from private_supervisor import private_supervisor
 
 if TYPE_CHECKING:
+    import tarfile
     from collections.abc import Iterable
 
     import nsm
@@ -139,4 +141,29 @@ def torch(bench: Bench, client: nsm.Client, layout: Layout, layers: list[bytes])
         pairs=tuple(zip(*taken, strict=True)),
         unit="ms",
         target=Target(bound="≤", value=0.2),
+    )
+
+
+def packages_layer(*names: str) -> bytes:
+    """Make a layer with packages that this Python can import, beside those of `python_layer`."""
+    version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
+    place = f"opt/python/lib/{version}"
+    members: list[tuple[tarfile.TarInfo, bytes]] = []
+    needed: set[str] = set()
+    for name in names:
+        spec = find_spec(name)
+        assert spec is not None
+        assert spec.origin is not None
+        package = Path(spec.origin).parent
+        for folder_path in (package, package.with_name(f"{name}.libs")):
+            members += [
+                file(f"{place}/{path.relative_to(package.parent)}", path.read_bytes(), 0o755)
+                for path in sorted(folder_path.rglob("*"))
+                if path.is_file() and path.suffix != ".pyc" and "tests" not in path.parts
+            ]
+            for path in folder_path.rglob("*.so*"):
+                needed.update(libraries_of(str(path)))
+    system = sorted(path for path in needed if path.startswith(("/lib", "/usr/lib")))
+    return layer(
+        *members, *(file(path.lstrip("/"), Path(path).read_bytes(), 0o755) for path in system)
     )

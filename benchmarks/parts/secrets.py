@@ -8,9 +8,10 @@ from pathlib import Path
 
 import nsm
 from bench import Bench, connect
+from certificates import TestAuthority
 from measure import Comparison, Findings, Target, alternate_all
 from private_supervisor import private_supervisor
-from secret_server import TestAuthority, secret_server
+from secret_server import secret_server
 
 CONFIGURATION = """
 [secrets.token]
