@@ -33,15 +33,3 @@ def test_builds_that_differ_are_refused(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(release, "build", build)
     with pytest.raises(release.ReleaseError, match=r"two builds .* differ: a\.whl$"):
         release.build_twice(tmp_path)
-
-
-def test_a_clone_of_a_directory_has_to_name_its_repository(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def run(*command: str) -> str:
-        return "/srv/nsm\n"
-
-    monkeypatch.setattr(release, "run", run)
-    with pytest.raises(SystemExit):
-        release.parse([])
-    assert "give --repository URL" in capsys.readouterr().err

@@ -65,11 +65,6 @@ def test_a_shim_that_does_not_work_is_passed_over(clone: Path, path: Path, tmp_p
     assert chosen.exists() or Path("/usr/bin/python3").exists()
 
 
-def test_python_variable_decides(clone: Path, path: Path) -> None:
-    mine = program(path, "my python", f'exec "{sys.executable}" "$@"')
-    assert setup(clone, path, PYTHON=str(mine)).returncode == 0
-
-
 def test_python_variable_that_does_not_work_is_an_error(clone: Path, path: Path) -> None:
     old = program(path, "old", "exit 1")  # what the version probe answers for 3.9
     done = setup(clone, path, PYTHON=str(old))
@@ -119,37 +114,6 @@ def test_names_the_command_when_it_may_not_install(
     assert str(caught.value).endswith(command)
 
 
-def test_installs_when_it_may(
-    bootstrap: ModuleType, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    log = tmp_path / "log"
-    program(path, "apt-get", f'echo "$DEBIAN_FRONTEND $@" >> "{log}"')
-    monkeypatch.setenv("PATH", str(path))
-    monkeypatch.setattr(bootstrap, "root_prefix", list)
-    bootstrap.ensure_bubblewrap()
-    assert log.read_text().splitlines() == [
-        "noninteractive update -qq",
-        "noninteractive install -y -qq --no-install-recommends bubblewrap",
-    ]
-
-
-def test_present_bubblewrap_is_left_alone(
-    bootstrap: ModuleType, path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    program(path, "bwrap", "exit 9")
-    program(path, "apt-get", "exit 9")
-    monkeypatch.setenv("PATH", str(path))
-    bootstrap.ensure_bubblewrap()
-
-
-def test_an_unknown_system_is_told_what_is_missing(
-    bootstrap: ModuleType, path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PATH", str(path))
-    with pytest.raises(bootstrap.SetupError, match="bubblewrap is missing"):
-        bootstrap.ensure_bubblewrap()
-
-
 @pytest.fixture
 def debian(bootstrap: ModuleType, path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A system with apt-get, which writes down what it is asked for, and a right to use it."""
@@ -172,15 +136,6 @@ def test_installs_what_tests_lack_at_once(bootstrap: ModuleType, path: Path, deb
     assert bootstrap.not_installed() == []
 
 
-def test_with_all_that_tests_need_nothing_is_run(
-    bootstrap: ModuleType, path: Path, debian: Path
-) -> None:
-    for name in bootstrap.TEST_PROGRAMS:
-        program(path, name, "exit 9")
-    bootstrap.ensure_test_packages()
-    assert not debian.exists()
-
-
 def test_what_tests_lack_and_cannot_be_installed_is_tried_once(
     bootstrap: ModuleType, path: Path, debian: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -191,20 +146,6 @@ def test_what_tests_lack_and_cannot_be_installed_is_tried_once(
     debian.unlink()
     bootstrap.ensure_test_packages()
     assert not debian.exists()
-
-
-@pytest.mark.parametrize("why", ["no apt-get", "no right"])
-def test_what_tests_lack_is_never_asked_for(
-    bootstrap: ModuleType, path: Path, debian: Path, monkeypatch: pytest.MonkeyPatch, why: str
-) -> None:
-    """Neither a password nor a failure: most of the tests run without."""
-    if why == "no right":
-        monkeypatch.setattr(bootstrap, "root_prefix", lambda: None)
-    else:
-        (path / "apt-get").rename(path / "dnf")
-    bootstrap.ensure_test_packages()
-    assert not debian.exists()
-    assert not bootstrap.may_install_test_packages()
 
 
 def stamps(bootstrap: ModuleType, root: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, str]:

@@ -13,17 +13,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_the_store_is_removed_with_read_only_files(tmp_path: Path) -> None:
-    place = standin.Place(tmp_path / "place")
-    with standin.locked(place):
-        (place.store / "package").mkdir(parents=True)
-        (place.store / "package/file").write_text("")
-        (place.store / "package").chmod(0o555)
-    standin.remove(place)
-    assert os.listdir(tmp_path) == []
-    standin.remove(place)  # none is there
-
-
 @pytest.mark.parametrize("kind", ["link", "file"])
 def test_files_and_links_of_others_are_left_alone(tmp_path: Path, kind: str) -> None:
     """Anybody can write to /var/tmp."""

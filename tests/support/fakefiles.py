@@ -34,6 +34,11 @@ class FakeFiles:
         self.reading = threading.Event()
         self._open: dict[int, _Open] = {}
 
+    @property
+    def open(self) -> int:
+        """How many files are open."""
+        return len(self._open)
+
     def handlers(self) -> dict[str, Handler]:
         return {
             "file_open": self._file_open,

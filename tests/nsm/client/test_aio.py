@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,7 +14,7 @@ import trio.testing
 
 import nsm
 import samples
-from fakesupervisor import Exchange, FakeSupervisor
+from fakesupervisor import Exchange, FakeSupervisor, answer
 from nsm.client.retry import LostError
 from nsm.wire.errors import DisconnectedError
 from nsm.wire.frames import RemoteProtocolError
@@ -193,11 +193,51 @@ async def test_shutdown_of_one_that_stays(autojump_clock: trio.testing.MockClock
             await client.shutdown()
 
 
-def answer(**result: Any) -> Any:
-    def handler(_exchange: Exchange) -> dict[str, Any]:
-        return result
+# A supervisor that goes away.
 
-    return handler
+
+async def test_calls_under_way_are_asked_of_the_next_supervisor(tmp_path: Path) -> None:
+    """All of them over one connection, and code under its id."""
+    first = FakeSupervisor(str(tmp_path / "s"))
+    second = FakeSupervisor(first.path, run=echo, ping=answer())
+    asked = 0
+
+    def wait(exchange: Exchange) -> dict[str, Any]:
+        nonlocal asked
+        asked += 1
+        if asked == 5:
+            first.stop_listening()
+            stack.enter_context(second)
+            first.close()
+        exchange.cancelled.wait(20)
+        return {}
+
+    first.handlers.update(run=wait, ping=wait)
+    told: list[str] = []
+    with ExitStack() as stack:
+        stack.enter_context(first)
+        async with (
+            nsm.AsyncClient(socket_path=first.path, autostart=False) as client,
+            trio.open_nursery() as nursery,
+        ):
+
+            async def run(code: str) -> None:
+                told.append((await client.run(code, env="python")).stdout)
+
+            for number in range(4):
+                nursery.start_soon(run, str(number))
+            nursery.start_soon(client.ping)
+    assert sorted(told) == ["0", "1", "2", "3"]
+    assert len(second.hellos) == 1
+    ids = [
+        {r.args["execution_id"] for r in each.requests if r.op == "run"} for each in (first, second)
+    ]
+    assert ids[0] == ids[1]
+    assert all(r.args["again"] for r in second.requests if r.op == "run")
+
+
+def echo(exchange: Exchange) -> dict[str, Any]:
+    return samples.run_result(stdout=exchange.args["code"])
 
 
 # On asyncio.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import re
+import signal
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import nsm
+import samples
+from fakesupervisor import answer
 from nsm.client import (
     environments,
     host,
@@ -20,9 +23,13 @@ from nsm.client import (
     sandbox,
     session_files,
 )
+from nsm.wire.errors import BadRequestError, UnknownProgramError
+from nsm.wire.host import ProgramHelp, ProgramResult, ProgramsReport
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from fakesupervisor import Exchange, FakeSupervisor
 
 PAIRS = [
     (nsm.Client, nsm.AsyncClient),
@@ -71,49 +78,17 @@ def test_help_reads_well() -> None:
     assert (inspect.getdoc(nsm.Client.run) or "").startswith("Run code and wait for what comes")
 
 
-WRONG = {
-    "ask": "ask('ping')",
-    "boxes": "boxes.open(1, profile='p', digest='d', network='off')",
-    "bridge": "bridge.run('deploy', 3)",
-    "builds": "builds.add(3)",
-    "call": "call(1)",
-    "carry_out": "carry_out(3)",
-    "check": "check('a')",
-    "complete": "complete('a', 'x', 'y')",
-    "drain": "drain(timeout_s='a')",
-    "ended_sessions": "ended_sessions(1)",
-    "envs": "envs(preload='yes')",
-    "exec": "exec('a', ['ls'], timeout='1')",
-    "files": "files('a').read(3)",
-    "fork": "fork('a', count='2')",
-    "inspect": "inspect(3)",
-    "interrupt": "interrupt()",
-    "job": "job('a')",
-    "jobs": "jobs(3)",
-    "kill": "kill(3)",
-    "kill_all": "kill_all(3)",
-    "kill_idle": "kill_idle('a')",
-    "kill_labelled": "kill_labelled(['a'])",
-    "logs": "logs('a')",
-    "network": "network('a', 'permit')",
-    "ping": "ping(1)",
-    "pool": "pool(1)",
-    "ports": "ports.open('a', '80')",
-    "project_environments": "project_environments.use(3)",
-    "reload": "reload(force=3)",
-    "replay": "replay('a')",
-    "result": "result(3)",
-    "run": "run('x', env='python', timeout='1')",
-    "run_in": "run_in('a', 3)",
-    "secrets": "secrets.test(3)",
-    "sessions": "sessions(1)",
-    "shutdown": "shutdown(1)",
-    "status": "status(1)",
-    "transcript": "transcript(3)",
-    "undo": "undo('a', 'b')",
-    "undrain": "undrain(1)",
-}
-"""A call of each method with one mistake, as a user may make it."""
+WRONG = (
+    "bridge.run('deploy', 3)",
+    "exec('a', ['ls'], timeout='1')",
+    "files('a').read(3)",
+    "fork('a', count='2')",
+    "kill(3)",
+    "ports.open('a', '80')",
+    "run('x', env='python', timeout='1')",
+    "sessions(1)",
+)
+"""Calls with one mistake each, as a user may make it."""
 
 RIGHT = """\
     result: nsm.RunResult = {wait}client.run("x", env="python", timeout_s=3)
@@ -126,19 +101,13 @@ RIGHT = """\
 """
 
 
-def test_each_method_has_a_mistake() -> None:
-    other = {"aclose", "close_in_child", "in_project", "wait_lost"}
-    attributes = {"far_socket", "server"}
-    assert public(nsm.AsyncClient) - other - attributes - {"sandbox"} == WRONG.keys()
-
-
 def program() -> str:
     lines = ["import nsm", ""]
     for kind, word, wait in (("", "", ""), ("Async", "async ", "await ")):
         lines += [f"{word}def right{kind}(client: nsm.{kind}Client) -> None:"]
         lines += RIGHT.format(kind=kind, wait=wait).splitlines()
         lines += [f"{word}def wrong{kind}(client: nsm.{kind}Client) -> None:"]
-        lines += [f"    {wait}client.{call}  # wrong" for call in WRONG.values()]
+        lines += [f"    {wait}client.{call}  # wrong" for call in WRONG]
     return "\n".join([*lines, ""])
 
 
@@ -180,3 +149,89 @@ def test_a_name_that_is_not_utf_8_is_the_reason(
     assert places.current_project() is None
     assert "is not UTF-8" in places.why_no_project()
     assert "home directory" not in places.why_no_project()
+
+
+# Programs of the bridge.
+
+
+PROBLEM: dict[str, Any] = {"source": "/x.md", "line": 3, "reason": "no `name`", "name": None}
+REPORT: dict[str, Any] = {
+    "enabled": True,
+    "programs": [samples.program_row()],
+    "problems": [PROBLEM],
+}
+BARE = {
+    key: samples.program_row()[key]
+    for key in ("name", "description", "timeout_s", "max_args", "allow_options")
+}
+"""Row of a program in a box, where nothing of the host is told."""
+
+
+def show_help(exchange: Exchange) -> dict[str, Any]:
+    if exchange.args != {"program": "deploy"}:
+        raise UnknownProgramError("Program 'x' not found. Available: deploy")
+    return {"program": BARE, "documentation": "# deploy\n"}
+
+
+def run_program(exchange: Exchange) -> dict[str, Any]:
+    for stream, text, skipped in (
+        ("stdout", "one\n", 0),
+        ("stderr", "\n", 0),
+        ("stdout", "x" * 8192, 0),
+        ("stdout", "two\n", 17),
+    ):
+        exchange.emit("output", {"stream": stream, "text": text} | {"skipped": skipped})
+    return samples.program_result(stdout="one\n", exit_code=None, signal=15)
+
+
+async def test_programs_of_the_bridge_are_the_same_for_both(supervisor: FakeSupervisor) -> None:
+    supervisor.handlers |= {
+        "bridge_programs": answer(**REPORT),
+        "bridge_help": show_help,
+        "bridge_run": run_program,
+    }
+    lines: list[tuple[str, str]] = []
+
+    def on_line(stream: str, line: str) -> None:
+        lines.append((stream, line))
+
+    with nsm.Client(connection=supervisor.connect()) as client:
+        one = client.bridge
+        blocking = [one.programs(), one.help("deploy"), one.run("deploy", ["a"], on_line=on_line)]
+        with pytest.raises(UnknownProgramError, match="Available: deploy"):
+            one.help("x")
+    told = list(lines)
+    async with nsm.AsyncClient(connection=supervisor.connect()) as client_:
+        other = client_.bridge
+        on_trio = [
+            await other.programs(),
+            await other.help("deploy"),
+            await other.run("deploy", ["a"], on_line=on_line),
+        ]
+    assert blocking == on_trio
+    assert lines == told * 2
+    assert told == [
+        ("stdout", "one"),
+        ("stderr", ""),
+        ("stdout", "x" * 8192),
+        ("stdout", "[... 17 characters left out ...]"),
+        ("stdout", "two"),
+    ]
+    report, shown, result = blocking
+    assert isinstance(report, ProgramsReport)
+    assert report.programs[0].env == ("DEPLOY_KEY",)
+    assert report.problems[0]._asdict() == PROBLEM
+    assert isinstance(shown, ProgramHelp)
+    assert (shown.program.command, shown.program.env) == (None, ())
+    assert shown.documentation == "# deploy\n"
+    assert isinstance(result, ProgramResult)
+    assert (result.signal, result.succeeded) == (signal.SIGTERM, False)
+
+
+def test_arguments_of_programs_are_text(supervisor: FakeSupervisor) -> None:
+    with nsm.Client(connection=supervisor.connect()) as client:
+        with pytest.raises(BadRequestError, match="argument 2 is not UTF-8 text"):
+            client.bridge.run("deploy", ["a", "b\udcff"])
+        with pytest.raises(BadRequestError, match="the program's name is not"):
+            client.bridge.run("\ud800")
+    assert not supervisor.requests

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import socket
@@ -11,47 +12,29 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import trio
 
 import nsm
 import samples
-from fakesupervisor import Exchange, FakeSupervisor
+from fakefiles import FakeFiles
+from fakesupervisor import answer
 from nsm.client import blocking
 from nsm.wire.errors import (
     BadProjectError,
     BadRequestError,
     CodeTooLargeError,
     DisconnectedError,
+    FileError,
+    FileTooLargeError,
 )
 from nsm.wire.frames import RemoteProtocolError, encode_frame
+from nsm.wire.operation import PIECE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from fakesupervisor import Handler
-
-
-@pytest.fixture
-def supervisor() -> Iterator[FakeSupervisor]:
-    with FakeSupervisor() as supervisor:
-        yield supervisor
-
-
-@pytest.fixture
-def client(supervisor: FakeSupervisor) -> Iterator[nsm.Client]:
-    with nsm.Client(
-        connection=supervisor.connect(), scope="s", name="tests", project=None
-    ) as client:
-        yield client
-
-
-def answer(**result: Any) -> Handler:
-    """A handler that always answers the same."""
-
-    def handler(_exchange: Exchange) -> dict[str, Any]:
-        return result
-
-    return handler
+    from fakesupervisor import Exchange, FakeSupervisor
 
 
 def test_the_current_directory_is_the_project(
@@ -258,6 +241,21 @@ def test_a_program_s_own_handler_is_left_alone(
     assert supervisor.cancelled == []
 
 
+def test_ctrl_c_ends_following_and_brings_the_end(
+    supervisor: FakeSupervisor, client: nsm.Client
+) -> None:
+    def follow(exchange: Exchange) -> dict[str, Any]:
+        exchange.emit("session", samples.session_start())
+        interrupt_us()
+        exchange.cancelled.wait()
+        return samples.log_end(state="running")
+
+    supervisor.handlers |= {"logs": follow, "ping": answer()}
+    end = client.logs("a", follow=True, on_entry=lambda _: None)
+    assert end.state == "running"
+    client.ping()
+
+
 def test_threads_wait_for_each_other(supervisor: FakeSupervisor, client: nsm.Client) -> None:
     def run(exchange: Exchange) -> dict[str, Any]:
         exchange.output("stdout", "x" * 5000)
@@ -326,3 +324,60 @@ def test_arguments_that_there_are_not_are_refused(client: nsm.Client) -> None:
     ):
         with pytest.raises(TypeError, match="'allow_build'"):
             call(**misspelt)
+
+
+# Files.
+
+
+CONTENT = bytes(range(256)) * 2500  # three pieces
+
+
+@pytest.fixture
+def files(supervisor: FakeSupervisor) -> Iterator[FakeFiles]:
+    """Files of a session, of which none may stay open."""
+    files = FakeFiles()
+    files.files["/workspace/x"] = CONTENT, 0o644
+    supervisor.handlers |= files.handlers()
+    yield files
+    assert not files.open
+
+
+def test_a_transfer_that_fails_leaves_no_file(files: FakeFiles, client: nsm.Client) -> None:
+    files.full_bytes = PIECE_BYTES
+    with pytest.raises(FileError, match="no space is left"):
+        client.files("a").write_from("new", io.BytesIO(CONTENT).read)
+    assert files.files.keys() == {"/workspace/x"}
+
+
+@pytest.mark.parametrize("announced", [True, False])
+def test_a_file_that_is_larger_than_wanted_is_refused(
+    files: FakeFiles, supervisor: FakeSupervisor, client: nsm.Client, announced: bool
+) -> None:
+    open_file = supervisor.handlers["file_open"]
+    if not announced:  # it grows while it is read
+        supervisor.handlers["file_open"] = lambda exchange: open_file(exchange) | {"size": 1}
+    received = bytearray()
+    with pytest.raises(FileTooLargeError, match="/workspace/x"):
+        client.files("a").read_to("x", received.extend, max_bytes=PIECE_BYTES)
+    assert len(received) <= PIECE_BYTES
+
+
+async def test_a_cancelled_transfer_closes_its_file(
+    files: FakeFiles, supervisor: FakeSupervisor
+) -> None:
+    stuck = threading.Event()
+
+    def read(exchange: Exchange) -> dict[str, Any]:
+        stuck.set()
+        exchange.cancelled.wait()
+        return {"data": b"", "eof": False}
+
+    supervisor.handlers["file_read"] = read
+    async with (
+        nsm.AsyncClient(connection=supervisor.connect()) as client,
+        trio.open_nursery() as nursery,
+    ):
+        nursery.start_soon(client.files("a").read_to, "x", bytearray().extend)
+        await trio.to_thread.run_sync(stuck.wait)
+        nursery.cancel_scope.cancel()
+    assert files.opened == ["x"]

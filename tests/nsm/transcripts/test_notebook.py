@@ -72,14 +72,6 @@ def test_a_cell_for_each_execution() -> None:
     assert third["outputs"] == []
 
 
-@pytest.mark.parametrize(
-    ("interpreter", "language"), [("bash", "bash"), ("node", "javascript"), ("python", "python")]
-)
-def test_kernels(interpreter: str, language: str) -> None:
-    metadata = made([], interpreter=interpreter)["metadata"]
-    assert metadata["kernelspec"]["language"] == metadata["language_info"]["name"] == language
-
-
 def test_what_code_printed_and_displayed() -> None:
     displays = [
         {"data": {"text/plain": "<Figure>", "image/png": "AAAA"}, "omitted": {}},

@@ -15,26 +15,14 @@ from hypothesis import strategies as st
 from prompt_toolkit.document import Document
 
 from nsm.cli.attach import program, screen
-from nsm.cli.attach.feed import (
-    MAX_LINE_CHARS,
-    Excerpt,
-    Feed,
-    OutputExcerpt,
-    OwnExecution,
-)
+from nsm.cli.attach.feed import MAX_LINE_CHARS, Excerpt, Feed, OutputExcerpt, OwnExecution
 from nsm.cli.attach.program import FileHistory
 from nsm.cli.attach.prompt import completions
 from nsm.cli.attach.screen import AttachScreen
 from nsm.cli.attach.whole_input import check_bash, check_python, with_indent
 from nsm.cli.render.results import Folder
 from nsm.wire.sessions import Completions
-from nsm.wire.transcripts import (
-    Entry,
-    ExecutionEnd,
-    ExecutionStart,
-    OutputPiece,
-    StreamName,
-)
+from nsm.wire.transcripts import ExecutionEnd, ExecutionStart, OutputPiece, StreamName
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -102,79 +90,21 @@ def test_a_line_without_end_is_not_kept_for_ever() -> None:
 # The transcript as it comes.
 
 
-class Written(AttachScreen):
-    """Text that a feed has written."""
-
-    def __init__(self) -> None:
-        super().__init__(io.StringIO())
-        self.text = ""
-
-    def write(self, text: str) -> None:
-        self.text += text
-
-    def lines(self, text: str) -> None:
-        self.text += text.rstrip("\n") + "\n"
-
-
-class Watching(OwnExecution):
-    """Watcher that shows an execution in its own way."""
-
-    def __init__(self) -> None:
-        super().__init__(Written(), Folder(None))
-        self.events: list[str] = []
-
-    def started(self) -> None:
-        self.events.append("started")
-
-    def output(self, piece: OutputPiece) -> None:
-        self.events.append(piece.text)
-
-    def missed(self) -> None:
-        self.events.append("missed")
-
-    def ended(self) -> None:
-        self.events.append("ended")
-
-
-def fed(*entries: Entry) -> tuple[Feed, Written]:
-    written = Written()
-    feed = Feed(written)
-    for entry in entries:
-        feed.take(entry)
-    return feed, written
-
-
-def test_the_feed_leaves_own_executions_to_their_watcher() -> None:
-    feed, written = fed()
-    watching = Watching()
-    feed.view("x-1", watching)
+def test_the_feed_shows_executions_of_others_and_own_ones_that_nobody_watches() -> None:
+    stream = io.StringIO()
+    feed = Feed(AttachScreen(stream))
+    feed.view("x-1", OwnExecution(AttachScreen(stream), Folder(None)))
     feed.take(start())
-    feed.take(piece("out"))
     feed.miss()
-    feed.take(end())
-    feed.take(start(2))
-    feed.miss()
-    assert watching.events == ["started", "out", "missed", "ended"]
-    assert "out" not in written.text
-    assert feed.of_others is not None
-    assert feed.of_others.number == 2
-
-
-def test_a_client_s_name_cannot_drive_a_terminal() -> None:
-    feed, written = fed(start(client="\x1b[2J"))
-    assert feed.status == r"\x1b[2J's execution 1 is running"
-    assert "\x1b" not in written.text
-
-
-def test_the_feed_shows_own_executions_that_nobody_watches() -> None:
-    feed, written = fed()
-    feed.view("x-1", Watching())
-    feed.take(start())
     assert feed.of_others is None
     feed.unview("x-1")
     feed.take(piece("late\n"))
     feed.take(end())
-    assert written.text == "  late\n[0.50 s]\n"
+    assert stream.getvalue() == "  late\n[0.50 s]\n"
+    feed.take(start(2, "\x1b[2J"))
+    feed.miss()
+    assert feed.status == r"\x1b[2J's execution 2 is running"
+    assert "\x1b" not in stream.getvalue()
 
 
 # Writing above the prompt.
@@ -197,7 +127,7 @@ def above_a_prompt(write: Callable[[AttachScreen], Awaitable[None]]) -> str:
     return stream.getvalue()
 
 
-def test_what_waits_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_text_that_waits_for_the_prompt_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(screen, "MAX_PENDING_CHARS", 20)
 
     async def write(it: AttachScreen) -> None:
@@ -223,7 +153,7 @@ def test_what_waits_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         ("x", 1, Completions(-1, 1, ("xx",), True), []),
     ],
 )
-def test_completions(
+def test_completions_end_at_the_cursor(
     text: str, at: int, found: Completions, expected: list[tuple[str, int]]
 ) -> None:
     made = completions(found, Document(text, at))
@@ -282,43 +212,28 @@ def test_a_history_that_cannot_be_kept(tmp_path: Path) -> None:
 
 PYTHON_CASES: dict[str, str] = {
     "": "complete",
-    "   ": "complete",
     "# only this": "complete",
     "x = 1": "complete",
-    "x = 1; y = 2": "complete",
-    "x = 1\ny = 2": "complete",
     "\ufeffx = 1": "complete",
     "x = 1\r\n": "complete",
     "await f()": "complete",
     "async with a as b: pass\n": "complete",
-    "foo(1,\n    2)": "complete",
-    "'''a\nb'''": "complete",
     "for x in y:\n    pass\n": "complete",
-    "for x in y:\n    pass\n    ": "complete",
     "if a:\n    b\nelse:\n    c\n\n": "complete",
     "for x in y:": "incomplete",
     "for x in y:\n    pass": "incomplete",
     "if a: b": "incomplete",
     "def f():\n    # to do": "incomplete",
-    "class A:\n    x = 1\n\n    def f(self):\n        pass": "incomplete",
     "@decorator": "incomplete",
-    "try:\n    pass\n": "incomplete",
     "foo(": "incomplete",
-    "[1,\n 2": "incomplete",
-    "{": "incomplete",
     "'''a": "incomplete",
     "x = \\": "incomplete",
     "print('''\n": "incomplete",
     "f'''{a": "incomplete",
     "'a": "invalid",
-    "a b": "invalid",
-    "x =": "invalid",
     ")": "invalid",
-    "[)": "invalid",
     "  x": "invalid",
-    "x\n  y": "invalid",
     "return 1": "invalid",
-    "else": "invalid",
     "for x in y:\nz": "invalid",
     "x = 1\0": "invalid",
     "if a:\n    b\n  c": "invalid",
@@ -335,39 +250,29 @@ BASH_CASES: dict[str, str] = {
     "echo !(a)": "complete",
     "f() { :; }": "complete",
     "if a": "incomplete",
-    "if a; then": "incomplete",
-    "while read x; do": "incomplete",
-    "case a in": "incomplete",
     "f() {": "incomplete",
-    "a |": "incomplete",
     "a &&": "incomplete",
-    "(a": "incomplete",
     "[[ a &&": "incomplete",
     "echo 'a": "incomplete",
-    'echo "a': "incomplete",
     "echo $(a": "incomplete",
-    "echo ${a": "incomplete",
-    "echo `a": "incomplete",
     "a=(": "incomplete",
     "cat <<E": "incomplete",
     "x=$(cat <<E": "incomplete",
     "echo a \\": "incomplete",
     "fi": "invalid",
-    "}": "invalid",
     ")": "invalid",
-    "a ;;": "invalid",
     "fi # syntax error: unexpected end of file": "invalid",
     "fi\nbash: line 1: syntax error: unexpected end of file": "invalid",
 }
 
 
 @pytest.mark.parametrize("code", PYTHON_CASES)
-def test_python(code: str) -> None:
+def test_whole_python_is_told_from_a_part(code: str) -> None:
     assert check_python(code).status == PYTHON_CASES[code]
 
 
 @pytest.mark.parametrize("code", BASH_CASES)
-def test_bash(code: str) -> None:
+def test_whole_bash_is_told_from_a_part(code: str) -> None:
     assert check_bash(code).status in (BASH_CASES[code], "unknown")  # within its time
 
 
@@ -375,19 +280,14 @@ def test_bash(code: str) -> None:
     ("interpreter", "code", "indent"),
     [
         ("python", "for x in y:", "    "),
-        ("python", "for x in y:  # each", "    "),
-        ("python", "if a:\n  if b:", "    "),
         ("python", "if a:\n  b\n  if c:", "    "),
         ("python", "if a:\n\tif b:", "\t\t"),
-        ("python", "def f():\n    x = 1", "    "),
         ("python", "def f():\n    if a:\n        return 1", "    "),
         ("python", "def f():\n    return 1", ""),
         ("python", "foo(\n", "    "),
-        ("python", "foo(a,", ""),
         ("python", "x = '''\n    a:", ""),
         ("python", "x = 1", ""),
         ("python", "  x", ""),
-        ("bash", "while read x; do", "    "),
         ("bash", "if a; then\n  b", "  "),
         ("bash", "echo 'a (", ""),
         ("bash", "cat <<E\n  a", ""),
@@ -411,7 +311,7 @@ def test_the_next_lines_indentation_in_node(code: str, indent: str) -> None:
     assert with_indent("invalid", code) == ("invalid", "")
 
 
-def test_nothing_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_check_runs_no_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "startup").write_text(f"> {tmp_path}/run\n")
     monkeypatch.setenv("BASH_ENV", str(tmp_path / "startup"))
@@ -420,28 +320,18 @@ def test_nothing_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert not (tmp_path / "run").exists()
 
 
-def test_a_host_without_bash(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert check_bash("echo").status == "unknown"
-
-
 DEEP = {
     "brackets": "(" * 30_000,
     "pairs": "[" * 20_000 + "]" * 20_000,
     "signs": "-" * 60_000 + "1",
-    "sum": "1+" * 30_000 + "1",
     "attributes": "a" + ".a" * 30_000,
-    "calls": "a" + "()" * 30_000,
-    "nots": "not " * 15_000 + "a",
     "lambdas": "lambda:" * 9_000 + "a",
-    "choices": "a if b else " * 5_000 + "a",
     "elifs": "if a: b\n" + "elif a: b\n" * 6_000,
     "blocks": "".join(" " * i + "if a:\n" for i in range(300)),
     "f-strings": "f'{" * 20_000,
     "groups": "{ " * 30_000,
     "substitutions": "$(" * 30_000,
     "functions": "() => " * 10_000 + "1",
-    "templates": "`${" * 20_000,
     "long": "x = 1\n" * 10_000,
     "surrogates": "\ud800" * 1000,
     "huge": "x" * 8 * 1024 * 1024,
@@ -449,7 +339,7 @@ DEEP = {
 
 
 @pytest.mark.parametrize("name", DEEP)
-def test_deep_and_long_texts(name: str) -> None:
+def test_a_check_survives_deep_and_long_texts(name: str) -> None:
     for found in (check_python(DEEP[name]), check_bash(DEEP[name])):
         assert found.status in {"complete", "incomplete", "invalid", "unknown"}
         if name == "huge":

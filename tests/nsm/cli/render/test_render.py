@@ -38,12 +38,6 @@ def test_what_is_not_to_be_shown_is_made_visible(text: str, seen: str) -> None:
     assert formats.visible(text) == seen
 
 
-def test_lines_of_messages_stay_lines() -> None:
-    assert formats.visible_lines("one\n\ttwo\x1b[0m\n") == "one\n        two\\x1b[0m"
-    assert formats.error("what", "do") == "what\ndo"
-    assert formats.error("what\x07", "") == "what\\x07"
-
-
 def rows(*changes: dict[str, Any]) -> list[SessionRow]:
     return [read(SessionRow, samples.session_row(**change)) for change in changes]
 
@@ -186,11 +180,6 @@ def test_each_rule_has_its_line() -> None:
     assert ["/store", "binds", "(300)", "read-only", "-", "-", "-"] in rows
     assert ["/tmp", "tmpfs", "read-write", "256", "MiB", "32768", "-"] in rows
     assert "warning" not in text
-
-
-def test_a_contradiction_is_a_warning() -> None:
-    wire = samples.inspection() | {"contradictions": ["System calls are not filtered\x1b."]}
-    assert "warning: System calls are not filtered\\x1b." in shown(wire)
 
 
 def test_what_another_version_sends_does_not_break_it() -> None:

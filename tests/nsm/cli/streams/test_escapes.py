@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsm.cli.streams.escapes import Harmless, colourless, harmless, uncovered
+from nsm.cli.streams.escapes import Harmless, harmless, uncovered
 
 COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
 
@@ -46,11 +46,6 @@ def test_what_is_made_visible(text: str, shown: str) -> None:
     assert harmless(text) == shown
 
 
-def test_a_colour_ends_with_its_stream() -> None:
-    assert harmless("\x1b[31mred") == "\x1b[31mred\x1b[0m"
-    assert harmless("\x1b[31mred\x1b[0m") == "\x1b[31mred\x1b[0m"
-
-
 def test_a_sequence_in_pieces() -> None:
     stream = Harmless()
     assert [stream.take(piece) for piece in ("a\x1b", "[3", "1mb", "\x1b[")] == [
@@ -61,10 +56,6 @@ def test_a_sequence_in_pieces() -> None:
     ]
     assert stream.end() == "\\x1b[\x1b[0m"
     assert stream.end() == ""
-
-
-def test_without_colours() -> None:
-    assert colourless("\x1b[1;31mred\x1b[0m") == "red"
 
 
 @given(st.lists(st.text(st.sampled_from("a\x1b[]0;38:m\n\x07\x9b\u202e"))))

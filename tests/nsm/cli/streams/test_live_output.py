@@ -29,18 +29,6 @@ def shown(text: str, *, pieces: int = 1) -> Live:
     return live
 
 
-@pytest.mark.parametrize(
-    ("streamed", "rest"),
-    [
-        ("", WHOLE),
-        (WHOLE[:20], WHOLE[20:]),
-        (WHOLE, ""),
-    ],
-)
-def test_a_whole_result_brings_what_was_not_streamed(streamed: str, rest: str) -> None:
-    assert shown(streamed, pieces=3).rest(WHOLE, 0) == Rest(rest, 0)
-
-
 def mark(omitted_bytes: int) -> str:
     """Mark that `sandbox.capture.Capture` puts between head and tail; tested below."""
     return f"\n[... {omitted_bytes} bytes left out ...]\n"
@@ -63,35 +51,6 @@ def test_a_truncated_result_brings_the_rest(streamed: str, rest: Rest) -> None:
     assert shown(streamed, pieces=4).rest(HEAD + mark(OMITTED) + TAIL, OMITTED) == rest
 
 
-def test_head_and_tail_without_a_mark_are_not_taken_apart() -> None:
-    assert shown(WHOLE[:20]).rest(HEAD + TAIL, OMITTED) == Rest(HEAD[20:] + TAIL, OMITTED)
-    assert shown(WHOLE[:200]).rest(HEAD + TAIL, OMITTED) == Rest(mark(90), 90)
-
-
-def test_from_a_gap_on_nothing_streams_and_the_result_brings_it() -> None:
-    live = Live()
-    assert live.take("ab", skipped=False) == "ab"
-    assert live.take("ef", skipped=True) == ""
-    assert live.take("gh", skipped=False) == ""
-    assert live.rest("abcdefgh", 0) == Rest("cdefgh", 0)
-
-
-def test_from_another_supervisor_on_the_result_brings_it() -> None:
-    live = Live()
-    assert live.take("ab", skipped=False) == "ab"
-    live.miss()
-    assert live.take("ef", skipped=False) == ""
-    assert live.rest("abcdef", 0) == Rest("cdef", 0)
-
-
-def test_a_mark_in_the_preview_is_a_gap() -> None:
-    live = Live()
-    assert live.take("ab", skipped=False) == "ab"
-    assert live.take("c" + mark(2) + "fg", skipped=False) == "c"
-    assert live.take("h", skipped=False) == ""
-    assert live.rest("abcdefghi", 0) == Rest("defghi", 0)
-
-
 def test_code_that_prints_a_mark_loses_nothing() -> None:
     live = Live()
     whole = "a" + mark(7) + "b" + mark(8)
@@ -99,14 +58,6 @@ def test_code_that_prints_a_mark_loses_nothing() -> None:
     assert printed == "a"
     assert printed + live.rest(whole, 0).text == whole
     assert live.rest(whole, 8).left_out_bytes == 8
-
-
-def test_characters_are_counted_in_bytes() -> None:
-    text = "".join(f"{number}ü€🎈" for number in range(10, 20))
-    assert shown(text[:11]).rest(text, 0) == Rest(text[11:], 0)
-    omitted = len(text[10:-20].encode())
-    final = text[:10] + mark(omitted) + text[-20:]
-    assert shown(text[:40]).rest(final, omitted) == Rest(text[40:], 0)
 
 
 def test_where_counting_fails_nothing_is_repeated() -> None:

@@ -35,12 +35,6 @@ def taken(*events: Told) -> list[Told]:
     return [(event.event, event.data) for event in shown if event is not None]
 
 
-def test_over_one_connection_everything_is_shown() -> None:
-    news: Told = ("news", {})
-    events = [SESSION, begin(), output("a"), end(), begin(), output("a"), end(), news]
-    assert taken(*events) == events
-
-
 def test_what_has_ended_is_not_shown_again() -> None:
     first = [SESSION, begin(), output("a"), end()]
     new = [begin("y"), output("b", "y"), end("y")]
@@ -79,12 +73,6 @@ def test_what_is_told_a_third_time_counts_from_the_second() -> None:
     ]
 
 
-def test_code_that_never_ran_parts_nothing() -> None:
-    first = [SESSION, begin(), output("a"), begin("y"), end("y"), output("b")]
-    again = [SESSION, begin(), output("abc")]
-    assert taken(*first, AGAIN, *again) == [*first, output("c", skipped=0)]
-
-
 def test_another_session_is_another() -> None:
     first = [SESSION, begin(), end()]
     other = [("session", {"id": "s-2"}), begin(), end()]
@@ -98,10 +86,3 @@ def test_jobs_are_shown_once() -> None:
     assert taken(*first, AGAIN, *first, over, AGAIN, *first, over) == [*first, over]
     other: Told = ("session", {"id": "s-2"})
     assert taken(*first, AGAIN, other, started) == [*first, other, started]
-
-
-def test_the_gap_is_told() -> None:
-    continued = Continued()
-    assert not continued.gap
-    continued.take(Event(1, *AGAIN))
-    assert continued.gap

@@ -66,14 +66,6 @@ def test_a_look_too_soon_is_compared_with_the_one_before() -> None:
     assert line.cpu_percent is None
 
 
-def test_what_is_not_known_has_no_share_and_nothing_goes_backwards() -> None:
-    rates = Rates()
-    rates.take([row("a", cpu_s=None), row("b", cpu_s=3.0, executions=9)], 0.0)
-    unknown, back = rates.take([row("a", cpu_s=1.0), row("b", cpu_s=1.0, executions=0)], 1.0)
-    assert unknown.cpu_percent is None
-    assert (back.cpu_percent, back.runs_per_s) == (0.0, 0.0)
-
-
 @pytest.mark.parametrize("by", ORDERS)
 @pytest.mark.parametrize("reverse", [False, True])
 def test_every_order_keeps_all_and_puts_the_unknown_last(by: str, reverse: bool) -> None:
@@ -110,11 +102,6 @@ def test_the_table_fits_and_loses_what_says_least(width: int) -> None:
     all_titles = [c.title for c in COLUMNS if not c.title.startswith("GPU")]
     assert titles == [title for title in all_titles if title in titles]
     assert (titles == all_titles) == (width >= 120)
-
-
-def test_names_can_not_drive_the_terminal() -> None:
-    _, (text,) = table(lines(row("a", name="\x1b[2J\u202ename", client="a\nb")), 200)
-    assert text.isprintable()
 
 
 # The board.
@@ -206,16 +193,3 @@ def test_the_answer_is_never_for_another_session() -> None:
     board.take([row("b")], 1.0)
     assert shown(board)[-1] == "That session has ended meanwhile."
     assert board.press("y") is None
-
-
-def test_keys_that_ask_for_more_than_the_board_has() -> None:
-    board = board_of(row("a"))
-    assert board.press("i") == Action("interrupt", "a")
-    assert board.press("a") == Action("attach", "a")
-    assert board.press("l") == Action("logs", "a")
-    assert board.press("enter") == Action("inspect", "a")
-    assert board.press(" ") == Action("refresh")
-    assert board.press("c-l") == Action("redraw")
-    assert board.press("c-z") == Action("suspend")
-    assert board.press("c-c") == Action("leave")
-    assert board.press("<f5>") is None
