@@ -212,6 +212,73 @@ def test_code_runs_and_keeps_its_state(box: Box) -> None:
     assert box.run("echo é; false", language="bash")[-2]["value"] == "1"
 
 
+BOTH = """
+class Both:
+    def _repr_html_(self): return '<b>'
+    def _repr_png_(self): return b'png'
+    def _repr_svg_(self): 1/0
+    def _repr_mimebundle_(self, include=None, exclude=None):
+        return {'text/plain': 'both', 'text/unknown': 'x'}, {}
+Both()
+"""
+"""A value in several formats, of which one fails and one is unknown."""
+
+PYPLOT = """
+import sys, types
+class Figure:
+    def savefig(self, file, **_): file.write(b'png')
+pyplot = types.ModuleType('matplotlib.pyplot')
+open_figures = [1]
+pyplot.get_fignums = lambda: list(open_figures)
+pyplot.figure = lambda number: Figure()
+pyplot.close = lambda figure: open_figures.pop()
+sys.modules['matplotlib.pyplot'] = pyplot
+"""
+"""Figures are those of `matplotlib.pyplot`, whoever made that module."""
+
+PNG = base64.b64encode(b"png").decode()
+LATE = "const a = 2; await new Promise((done) => setTimeout(done, 1)); a"
+
+
+@pytest.mark.parametrize(
+    ("language", "code", "told"),
+    [
+        ("python", "raise SystemExit(3)", {"value": "3"}),
+        ("python", "1 +", {"name": "SyntaxError"}),
+        ("python", "class E(Exception):\n    def __str__(self): 1/0\nraise E", {"name": "E"}),
+        ("python", "input()", {"name": "EOFError"}),
+        ("python", "import sys; sys.argv", {"text": "['']"}),
+        ("python", "'é' * 200_000", {"text": repr("é" * 200_000)}),
+        ("python", BOTH, {"text": "both", "html": "<b>", "png": PNG}),
+        ("python", PYPLOT, {"png": PNG}),
+        ("node", "const a = 1; let b = { x: [1] }; b", {"text": "{ x: [ 1 ] }"}),
+        ("node", LATE, {"text": "2"}),
+        ("node", "null.x", {"name": "TypeError"}),
+        ("node", "x y", {"name": "SyntaxError"}),
+        ("node", "throw 5", {"name": "Error"}),
+        ("node", "require('os').platform()", {"text": "'linux'"}),
+    ],
+)
+def test_values_and_errors_come_as_clients_read_them(
+    box: Box, language: str, code: str, told: dict[str, str]
+) -> None:
+    name = {"node": "javascript"}.get(language, language)
+    result = box.run(code, language=name)[0]
+    assert result | told == result
+    if "traceback" in result:
+        assert "Session.post" not in result["traceback"]
+        assert "python_context" not in result["traceback"]
+
+
+@pytest.mark.parametrize(
+    ("language", "code"),
+    [("python", "import os; print(os.environ.get('A'))"), ("bash", "echo $A")],
+)
+def test_variables_are_for_one_execution(box: Box, language: str, code: str) -> None:
+    assert box.run(code, language=language, env_vars={"A": "b"})[0]["text"] == "b\n"
+    assert box.run(code, language=language)[0]["text"] in ("None\n", "\n")
+
+
 def test_contexts_are_apart(box: Box) -> None:
     def ask(method: str, path: str, body: object = b"") -> Answer:
         return box.served.ask(method, path, body, **box.headers(CODE))

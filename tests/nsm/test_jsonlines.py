@@ -108,11 +108,6 @@ def test_what_is_not_json_is_a_value_error(line: bytes, why: str) -> None:
         jsonlines.parse(line)
 
 
-def test_half_a_surrogate_pair_is_let_through_as_json_has_it() -> None:
-    assert jsonlines.parse(rb'"\ud800"') == "\ud800"
-    assert jsonlines.dump({"a": "\ud800"}) == rb'{"a": "\ud800"}'
-
-
 @pytest.mark.parametrize("value", [math.nan, object()])
 def test_dump_refuses_what_json_has_not(value: object) -> None:
     with pytest.raises((ValueError, TypeError)):
@@ -155,13 +150,6 @@ def test_outline_finds_whose_message_it_was(line: bytes, expected: dict[str, obj
 )
 def test_ids_that_mcp_allows(message: dict[str, object], expected: object) -> None:
     assert jsonlines.request_id(message) == expected
-
-
-def test_members_of_a_batch() -> None:
-    assert jsonlines.members([{"a": 1}, 2, {"b": 3}]) == [{"a": 1}, {"b": 3}]
-    assert jsonlines.members({"a": 1}) == [{"a": 1}]
-    assert jsonlines.members("text") == []
-    assert jsonlines.first_member(None) == {}
 
 
 def _refuse(name: str) -> object:

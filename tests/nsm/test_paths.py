@@ -27,13 +27,6 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     return monkeypatch
 
 
-def test_the_socket_s_variable_comes_first(environment: pytest.MonkeyPatch) -> None:
-    environment.setenv("XDG_RUNTIME_DIR", "/run/x")
-    environment.setenv("NSM_SOCKET", "/a/b/c.sock")
-    assert paths.socket_path() == "/a/b/c.sock"
-    assert paths.runtime_dir() == "/a/b"
-
-
 def test_a_tilde_in_an_editors_entry_is_the_home_directory(
     environment: pytest.MonkeyPatch,
 ) -> None:

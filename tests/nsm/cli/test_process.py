@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
@@ -107,32 +106,6 @@ def test_ctrl_c_interrupts_the_run_and_shows_what_there_is(supervisor: FakeSuper
         out, err = process.communicate(timeout=TIMEOUT_S)
     assert (out, err, process.returncode) == (b"after\n", b"nsm: interrupted\n", 130)
     assert supervisor.cancelled == [1]
-
-
-def test_a_second_ctrl_c_ends_at_once(supervisor: FakeSupervisor) -> None:
-    told, gone = threading.Event(), threading.Event()
-
-    def run(exchange: Exchange) -> dict[str, Any]:
-        exchange.output("stdout", "ready\n")
-        exchange.cancelled.wait(TIMEOUT_S)
-        told.set()
-        gone.wait(TIMEOUT_S)
-        return samples.run_result()
-
-    supervisor.handlers["run"] = run
-    with ending(
-        subprocess.Popen(
-            [*NSM, "run", "-e", "python", "x"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        )
-    ) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
-        process.send_signal(signal.SIGINT)
-        assert told.wait(TIMEOUT_S)
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=TIMEOUT_S)
-    gone.set()
-    assert (out, err, process.returncode) == (b"", b"", 130)
 
 
 def test_a_reader_that_goes_ends_it_quietly(supervisor: FakeSupervisor) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 import nsm
 import samples
-from fakesupervisor import Exchange, FakeSupervisor
+from fakesupervisor import Exchange, FakeSupervisor, answer
 from nsm.client import blocking, retry
 from nsm.startup import start
 from nsm.wire.errors import (
@@ -21,10 +21,9 @@ from nsm.wire.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from fakesupervisor import Handler
     from nsm.wire.messages import Event
     from nsm.wire.status import ReloadReport
 
@@ -80,29 +79,10 @@ def dying(generations: Generations, **next_handlers: Any) -> Any:
     return handler
 
 
-def result(**changes: Any) -> Handler:
-    """A handler that gives this result."""
-
-    def handler(_exchange: Exchange) -> dict[str, Any]:
-        return samples.run_result(**changes)
-
-    return handler
-
-
-def nothing(_exchange: Exchange) -> dict[str, Any]:
-    return {}
-
-
-def killed(_exchange: Exchange) -> dict[str, Any]:
-    return {"killed": [], "errors": []}
-
-
-def open_file(_exchange: Exchange) -> dict[str, Any]:
-    return {"file": 1, "path": "/workspace/a", "size": 0, "permissions": 0o600}
-
-
-def reload(_exchange: Exchange) -> dict[str, Any]:
-    return {"waits_for": [], "waits_s": 0.0}
+nothing = answer()
+killed = answer(killed=[], errors=[])
+open_file = answer(file=1, path="/workspace/a", size=0, permissions=0o600)
+reload = answer(waits_for=[], waits_s=0.0)
 
 
 def test_a_reload_may_take_long(generations: Generations, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,44 +98,28 @@ def test_a_reload_may_take_long(generations: Generations, monkeypatch: pytest.Mo
     assert not told  # nothing runs that is waited for
 
 
-def test_who_reloads_is_told_what_is_waited_for(generations: Generations) -> None:
-    deploy = {"program": "deploy", "client": "claude-code", "scope": "box:shop"}
-
-    def waiting(_exchange: Exchange) -> dict[str, Any]:
-        return {"waits_for": [deploy], "waits_s": 10}
-
-    supervisor = generations.add(reload=waiting)
-    supervisor.hang_up_after = "reload"
-    told: list[ReloadReport] = []
-    generations.client().reload(told.append)
-    assert [[each.program for each in report.waits_for] for report in told] == [["deploy"]]
-
-
-@pytest.mark.parametrize("op", ["run", "run_in"])
-def test_code_under_way_is_asked_for_again_under_its_id(generations: Generations, op: str) -> None:
-    generations.add(**{op: dying(generations, **{op: result(stdout="42\n")})})
-    client = generations.client()
-    wire = client.call(op, {"env": "python", "target": "a", "code": "6 * 7"})
+@pytest.mark.parametrize(
+    ("op", "known", "answered"),
+    [
+        ("run", "execution_id", samples.run_result),
+        ("run_in", "execution_id", samples.run_result),
+        ("bridge_run", "call_id", samples.program_result),
+    ],
+)
+def test_code_under_way_is_asked_for_again_under_its_id(
+    generations: Generations, op: str, known: str, answered: Callable[..., dict[str, Any]]
+) -> None:
+    generations.add(**{op: dying(generations, **{op: answer(**answered(stdout="42\n"))})})
+    arguments = {"env": "python", "target": "a", "code": "6 * 7"}
+    if op == "bridge_run":
+        arguments = {"program": "deploy"}
+    wire = generations.client().call(op, arguments)
     assert wire["stdout"] == "42\n"
     ((first,), (second,)) = (supervisor.requests for supervisor in generations.all)
     assert "again" not in first.args
     assert second.args == {**first.args, "again": True}
-    assert len(first.args["execution_id"]) == 32
+    assert len(first.args[known]) == 32
     assert [hello.scope for hello in generations.all[1].hellos] == ["cli"]
-
-
-def test_a_program_under_way_is_asked_for_again_under_its_id(generations: Generations) -> None:
-    answer = samples.program_result(stdout="done\n")
-
-    def second(_: Exchange) -> dict[str, Any]:
-        return answer
-
-    generations.add(bridge_run=dying(generations, bridge_run=second))
-    assert generations.client().bridge.run("deploy", ["x"]).stdout == "done\n"
-    ((first,), (second_,)) = (supervisor.requests for supervisor in generations.all)
-    assert "again" not in first.args
-    assert second_.args == {**first.args, "again": True}
-    assert len(first.args["call_id"]) == 32
 
 
 def test_a_client_gives_up_after_several_losses(
@@ -173,12 +137,6 @@ def test_a_client_gives_up_after_several_losses(
     assert len(supervisor.requests) == 3
 
 
-def test_a_request_that_only_looks_is_sent_again(generations: Generations) -> None:
-    generations.add(ping=dying(generations, ping=nothing))
-    generations.client().ping()
-    assert [each.requests[0].args for each in generations.all] == [{}, {}]
-
-
 def test_a_request_that_changes_something_is_not_sent_twice(generations: Generations) -> None:
     second: dict[str, Any] = {"kill": killed}
     generations.add(kill=dying(generations, **second))
@@ -191,10 +149,10 @@ def test_a_request_that_changes_something_is_not_sent_twice(generations: Generat
 
 
 def test_between_calls_nobody_notices(generations: Generations) -> None:
-    generations.add(run=result())
+    generations.add(run=answer(**samples.run_result()))
     client = generations.client()
     client.run("x", env="python")
-    second = generations.crash(run=result(), kill=killed)
+    second = generations.crash(run=answer(**samples.run_result()), kill=killed)
     client.kill("a")  # it cannot have arrived at the first
     client.run("y", env="python")
     assert [request.op for request in second.requests] == ["kill", "run"]

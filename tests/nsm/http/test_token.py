@@ -37,13 +37,6 @@ def test_whatever_the_umask_is(path: str) -> None:
     assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
 
 
-def test_another_one_is_another_one(path: str) -> None:
-    tokens = [httptoken.ensure(path), *(httptoken.rotate(path) for _ in range(3))]
-    assert len(set(tokens)) == 4
-    assert httptoken.read(path) == tokens[-1]
-    assert os.listdir(os.path.dirname(path)) == ["http-token"]
-
-
 def test_threads_that_make_the_token_at_once_have_the_same(path: str) -> None:
     tokens: list[str] = []
     threads = [

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
 import signal
 import subprocess
 import sys
@@ -51,14 +50,6 @@ def run(sandbox: AdapterSandbox, command: str) -> nsm.CommandResult:
 def labelled(running: Supervisor, framework: str) -> list[nsm.SessionRow]:
     with running.client() as client:
         return [row for row in client.sessions() if row.labels.get("owner") == framework]
-
-
-def test_threads_asyncio_and_trio_share_a_session(sandbox: AdapterSandbox) -> None:
-    assert sandbox.session is None
-    assert run(sandbox, "echo a >f; exit 3").exit_code == 3
-    program = ["cat", "f"]
-    assert asyncio.run(sandbox.execute_async(program)).stdout == b"a\n"
-    assert trio.run(lambda: sandbox.execute_async(program)).stdout == b"a\n"
 
 
 @pytest.mark.parametrize("wait_s", [0.0, 30.0], ids=["started", "starting"])
@@ -264,17 +255,3 @@ def test_sessions_end_with_the_program_unless_they_are_kept(running: Supervisor)
     assert row.labels["pid"].isdigit()
     with running.client() as client:
         client.kill(row.id)
-
-
-def test_a_forked_child_has_a_thread_of_its_own(
-    running: Supervisor, sandbox: AdapterSandbox
-) -> None:
-    run(sandbox, "true")
-    child = os.fork()
-    if not child:
-        code = 1
-        with suppress(BaseException):
-            other = AdapterSandbox("test", session=sandbox.session, socket_path=running.socket)
-            code = run(other, "exit 7").exit_code
-        os._exit(code)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7

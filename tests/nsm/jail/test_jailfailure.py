@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from nsm.jail.failure import SEE_DOCTOR, HostFacts, explain, read_host_facts
+from nsm.jail.failure import SEE_DOCTOR, HostFacts, explain
 
 FREE = HostFacts(namespace_limits={"user": 96365, "mnt": 96365})
 
@@ -107,25 +105,3 @@ def test_cause_and_remedy(text: str, facts: HostFacts, why: str, fix: str) -> No
 def test_braces_in_a_path_are_only_text() -> None:
     error = explain("bwrap: Can't find source path /a/{0}{x}: No such file", FREE, "/bwrap")
     assert "/a/{0}{x}" in error.message
-
-
-def test_settings_are_read_from_proc(tmp_path: Path) -> None:
-    kernel, user = tmp_path / "proc/sys/kernel", tmp_path / "proc/sys/user"
-    for directory in (kernel, user):
-        directory.mkdir(parents=True)
-    (kernel / "unprivileged_userns_clone").write_text("0\n")
-    (kernel / "apparmor_restrict_unprivileged_userns").write_text("1\n")
-    (user / "max_user_namespaces").write_text("7\n")
-    (tmp_path / ".dockerenv").touch()
-    assert read_host_facts(str(tmp_path)) == HostFacts(
-        userns_clone=0,
-        apparmor_restricts=1,
-        namespace_limits={"user": 7},
-        container=True,
-    )
-
-
-def test_a_kernel_without_those_settings_has_nothing_against_jails(tmp_path: Path) -> None:
-    facts = read_host_facts(str(tmp_path))
-    assert facts == HostFacts()
-    assert facts.obstacle("/usr/bin/bwrap") is None

@@ -9,12 +9,13 @@ import re
 import subprocess
 import sys
 import tomllib
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from nsm.cli import main as cli
+from cli_bench import in_this_process
 from nsm.cli import terminal
 from nsm.setup import plan, record
 from nsm.setup.agents import TITLES, agent
@@ -22,6 +23,8 @@ from nsmd.mcp import run_tool
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from cli_bench import Nsm
 
 PROGRAM = f"{Path(sys.executable).parent}/nsm-mcp"
 
@@ -79,12 +82,10 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-class Said:
-    """Output of `nsm setup` and its exit code."""
-
-    def __init__(self, capsys: pytest.CaptureFixture[str], *arguments: str) -> None:
-        self.code = cli.main(["setup", *arguments])
-        self.out, self.err = capsys.readouterr()
+@pytest.fixture
+def setup(capfdbinary: pytest.CaptureFixture[bytes]) -> Nsm:
+    """Run `nsm setup` and return what it said."""
+    return partial(in_this_process, capfdbinary, "setup")
 
 
 def write(home: Path, contents: dict[str, str]) -> None:
@@ -104,12 +105,10 @@ def everything(home: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("client", TITLES)
-def test_undo_brings_back_every_byte(
-    client: str, home: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_undo_brings_back_every_byte(client: str, home: Path, setup: Nsm) -> None:
     write(home, PEOPLES[client])
     before = everything(home)
-    said = Said(capsys, client, "--yes")
+    said = setup(client, "--yes")
     assert said.code == 0
     assert said.out.endswith(
         f"{TITLES[client]} is set up. Start it again, or a new session in it.\n"
@@ -122,34 +121,24 @@ def test_undo_brings_back_every_byte(
         # Nothing but commas is lost or moved.
         rest = iter(re.sub(r"[\s,]", "", after[name].decode()))
         assert all(letter in rest for letter in re.sub(r"[\s,]", "", text))
-    again = Said(capsys, client, "--yes")
+    again = setup(client, "--yes")
     assert again.out == f"{TITLES[client]} is set up already: nothing to change.\n"
     assert everything(home) == after
-    assert Said(capsys, client, "--undo", "--yes").code == 0
+    assert setup(client, "--undo", "--yes").code == 0
     assert everything(home) == before
-    nothing = Said(capsys, client, "--undo", "--yes")
+    nothing = setup(client, "--undo", "--yes")
     assert nothing.out == f"{TITLES[client]} has nothing of nsm's: nothing to change.\n"
 
 
 @pytest.mark.parametrize("client", TITLES)
-def test_files_and_directories_that_were_made_go_again(
-    client: str, home: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    before = sorted(home.iterdir())
-    assert Said(capsys, client, "--yes").code == 0
-    assert Said(capsys, client, "--undo", "--yes").code == 0
-    assert [path for path in sorted(home.iterdir()) if path.name != ".local"] == before
-
-
-@pytest.mark.parametrize("client", TITLES)
 def test_without_its_record_the_user_is_told_what_to_take_out(
-    client: str, home: Path, capsys: pytest.CaptureFixture[str]
+    client: str, home: Path, setup: Nsm
 ) -> None:
     write(home, PEOPLES[client])
-    assert Said(capsys, client, "--yes").code == 0
+    assert setup(client, "--yes").code == 0
     after = everything(home)
     (home / f".local/state/nsm/setup/{client}.json").unlink()
-    said = Said(capsys, client, "--undo", "--yes")
+    said = setup(client, "--undo", "--yes")
     assert (said.code, "has nothing of nsm's any more" in said.out) == (1, False)
     for wanted in agent(client, PROGRAM, {}).wanted:
         if wanted.kind == "file":  # it holds nsm's text and nothing else
@@ -160,47 +149,45 @@ def test_without_its_record_the_user_is_told_what_to_take_out(
     for name in PEOPLES[client]:
         assert everything(home)[name] == after[name]
     write(home, PEOPLES[client])  # the user has
-    assert "nothing to change" in Said(capsys, client, "--undo", "--yes").out
+    assert "nothing to change" in setup(client, "--undo", "--yes").out
 
 
-def test_entries_of_others_stay_without_a_record(
-    home: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_entries_of_others_stay_without_a_record(home: Path, setup: Nsm) -> None:
     text = '{"mcpServers": {"nsm": {"command": "/opt/other"}}}'
     write(home, {".cursor/mcp.json": text, ".agents/skills/nsm/SKILL.md": "mine"})
-    said = Said(capsys, "cursor", "--undo", "--yes")
+    said = setup("cursor", "--undo", "--yes")
     assert (said.code, "SKILL.md stays" in said.err) == (0, True)
     assert (home / ".cursor/mcp.json").read_text() == text
 
 
-def test_a_read_only_file_is_refused(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_read_only_file_is_refused(home: Path, setup: Nsm) -> None:
     write(home, PEOPLES["codex"])
     file = home / ".codex/config.toml"
     file.chmod(0o444)
-    said = Said(capsys, "codex", "--yes")
+    said = setup("codex", "--yes")
     assert (said.code, f"{file} is read-only" in said.err) == (1, True)
     assert everything(home) == {".codex/config.toml": CODEX.encode()}
 
 
 def test_without_a_name_those_that_are_installed(
-    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    home: Path, monkeypatch: pytest.MonkeyPatch, setup: Nsm
 ) -> None:
     monkeypatch.setenv("PATH", str(home / "bin"))
-    said = Said(capsys, "--yes")
+    said = setup("--yes")
     assert (said.code, "none of these was found here: claude" in said.err) == (1, True)
     write(home, {"bin/code": "#!/bin/sh\n", ".codex/config.toml": CODEX, ".claude.json": "{}"})
     (home / "bin/code").chmod(0o755)
-    said = Said(capsys, "--yes")
+    said = setup("--yes")
     assert (said.code, said.err.partition("\n")[0]) == (0, "nsm: found Claude Code, Codex, VS Code")
     assert (home / ".config/Code/User/mcp.json").exists()
     assert not (home / ".cursor").exists()
-    assert Said(capsys, "--undo", "--yes").code == 0
+    assert setup("--undo", "--yes").code == 0
     assert set(everything(home)) == {"bin/code", ".codex/config.toml", ".claude.json"}
 
 
-def test_each_client_gets_its_entry(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_client_gets_its_entry(home: Path, setup: Nsm) -> None:
     for client in TITLES:
-        assert Said(capsys, client, "--yes").code == 0
+        assert setup(client, "--yes").code == 0
     texts = {name: text.decode() for name, text in everything(home).items()}
 
     def table(name: str) -> dict[str, Any]:
@@ -227,15 +214,15 @@ def test_each_client_gets_its_entry(home: Path, capsys: pytest.CaptureFixture[st
 
 
 def test_a_file_that_several_clients_read_stays_until_the_last_is_undone(
-    home: Path, capsys: pytest.CaptureFixture[str]
+    home: Path, setup: Nsm
 ) -> None:
     skill = home / ".agents/skills/nsm/SKILL.md"
     for client in ("codex", "zed"):
-        Said(capsys, client, "--yes")
-    said = Said(capsys, "codex", "--undo", "--yes")
+        setup(client, "--yes")
+    said = setup("codex", "--undo", "--yes")
     assert f"{skill} stays for Zed" in said.err
     assert skill.exists()
-    Said(capsys, "zed", "--undo", "--yes")
+    setup("zed", "--undo", "--yes")
     assert not (home / ".agents").exists()
 
 
@@ -253,13 +240,13 @@ def test_later_changes_of_the_user_stay(
     old: str,
     new: str,
     home: Path,
-    capsys: pytest.CaptureFixture[str],
+    setup: Nsm,
 ) -> None:
     write(home, PEOPLES[client])
-    Said(capsys, client, "--yes")
+    setup(client, "--yes")
     text = (home / name).read_text()
     (home / name).write_text(text.replace(old, new))
-    assert Said(capsys, client, "--undo", "--yes").code == 0
+    assert setup(client, "--undo", "--yes").code == 0
     assert (home / name).read_text() == PEOPLES[client][name].replace(old, new)
 
 
@@ -272,76 +259,72 @@ def test_later_changes_of_the_user_stay(
     ],
 )
 def test_an_entry_that_the_user_has_changed_stays(
-    client: str, old: str, new: str, home: Path, capsys: pytest.CaptureFixture[str]
+    client: str, old: str, new: str, home: Path, setup: Nsm
 ) -> None:
     write(home, PEOPLES[client])
-    Said(capsys, client, "--yes")
+    setup(client, "--yes")
     wanted = agent(client, PROGRAM, {}).wanted[0]
     text = Path(wanted.path).read_text()
     assert old in text
     Path(wanted.path).write_text(text.replace(old, new))
-    said = Said(capsys, client, "--undo", "--yes")
+    said = setup(client, "--undo", "--yes")
     keys = ".".join(wanted.keys)
     assert f"{wanted.path} has changed since, and was left: take out {keys}" in said.err
     assert said.code == 1
     assert Path(wanted.path).read_text() == text.replace(old, new)
-    again = Said(capsys, client, "--undo", "--yes")
+    again = setup(client, "--undo", "--yes")
     assert (again.code, f"take out {keys}" in again.err) == (1, True)
     write(home, PEOPLES[client])  # the user has
-    assert "nothing to change" in Said(capsys, client, "--undo", "--yes").out
+    assert "nothing to change" in setup(client, "--undo", "--yes").out
     assert not list((home / ".local/state/nsm/setup").glob("*.json"))
 
 
-def test_a_file_that_its_program_has_written_anew(
-    home: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_that_its_program_has_written_anew(home: Path, setup: Nsm) -> None:
     """Claude Code writes its file whole, in its own form, which nsm's entry has."""
     file = home / ".claude.json"
     file.write_text(json.dumps(json.loads(CLAUDE), indent=2))
-    Said(capsys, "claude", "--yes")
+    setup("claude", "--yes")
     value = json.loads(file.read_text())
     value["mcpServers"]["third"] = {"command": "x"}
     file.write_text(json.dumps({"new": 1} | value, indent=2))
-    assert Said(capsys, "claude", "--undo", "--yes").code == 0
+    assert setup("claude", "--undo", "--yes").code == 0
     del value["mcpServers"]["nsm"]
     assert file.read_text() == json.dumps({"new": 1} | value, indent=2)
 
 
-def test_two_installations_between_which_the_file_was_changed(
-    home: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_two_installations_between_which_the_file_was_changed(home: Path, setup: Nsm) -> None:
     older = agent("cursor", "/old/nsm-mcp", {})
     with record.locked(lambda: None):
         plan.apply(plan.plan_setup(older))
     file = home / ".cursor/mcp.json"
     file.write_text(file.read_text().replace('{\n  "mcp', '{\n  "mine": 1,\n  "mcp'))
-    assert Said(capsys, "cursor", "--yes").code == 0
+    assert setup("cursor", "--yes").code == 0
     assert json.loads(file.read_text())["mcpServers"]["nsm"]["command"] == PROGRAM
-    said = Said(capsys, "cursor", "--undo", "--yes")
+    said = setup("cursor", "--undo", "--yes")
     assert (said.code, "take out mcpServers.nsm by hand" in said.err) == (1, True)
     assert json.loads(file.read_text())["mine"] == 1
 
 
-def test_an_entry_of_an_older_installation(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_entry_of_an_older_installation(home: Path, setup: Nsm) -> None:
     text = '{"servers": {"nsm": {"command": "/old/nsm-mcp", "env": {"PROJECT_DIR": "/x"}}}}'
     write(home, {".config/Code/User/mcp.json": text})
-    said = Said(capsys, "vscode", "--yes")
+    said = setup("vscode", "--yes")
     assert "the entry started /old/nsm-mcp" in said.err
     now = (home / ".config/Code/User/mcp.json").read_text()
     assert now == text.replace("/old/nsm-mcp", PROGRAM)
-    Said(capsys, "vscode", "--undo", "--yes")
+    setup("vscode", "--undo", "--yes")
     assert (home / ".config/Code/User/mcp.json").read_text() == text
     toml = '[mcp_servers.nsm] # mine\nenv = {A = "1"}\ncommand = "/old/nsm-mcp"\n\n[tui]\na = 1\n'
     write(home, {".codex/config.toml": toml})
-    Said(capsys, "codex", "--yes")
+    setup("codex", "--yes")
     now = (home / ".codex/config.toml").read_text()
     assert now.startswith(toml.replace("/old/nsm-mcp", PROGRAM))
-    Said(capsys, "codex", "--undo", "--yes")
+    setup("codex", "--undo", "--yes")
     assert (home / ".codex/config.toml").read_text() == toml
 
 
 def test_an_upgrade_brings_the_new_skill_and_keeps_one_that_was_changed(
-    home: Path, capsys: pytest.CaptureFixture[str]
+    home: Path, setup: Nsm
 ) -> None:
     skill = home / ".agents/skills/nsm/SKILL.md"
     older = agent("vscode", PROGRAM, {})
@@ -351,11 +334,11 @@ def test_an_upgrade_brings_the_new_skill_and_keeps_one_that_was_changed(
     with record.locked(lambda: None):
         plan.apply(plan.plan_setup(older))
     assert skill.read_text() == "older\n"
-    assert Said(capsys, "vscode", "--yes").code == 0
+    assert setup("vscode", "--yes").code == 0
     assert skill.read_text().startswith("---\nname: nsm\n")
     skill.write_text("mine\n")
-    assert f"{skill} stays: somebody has changed it" in Said(capsys, "vscode", "--yes").err
-    assert f"{skill} stays: somebody has changed it" in Said(capsys, "vscode", "--undo", "-y").err
+    assert f"{skill} stays: somebody has changed it" in setup("vscode", "--yes").err
+    assert f"{skill} stays: somebody has changed it" in setup("vscode", "--undo", "-y").err
     assert skill.read_text() == "mine\n"
 
 
@@ -374,48 +357,46 @@ def test_an_upgrade_brings_the_new_skill_and_keeps_one_that_was_changed(
     ],
 )
 def test_a_file_that_is_broken_or_strange_is_refused_and_nothing_written(
-    client: str, name: str, text: str, why: str, home: Path, capsys: pytest.CaptureFixture[str]
+    client: str, name: str, text: str, why: str, home: Path, setup: Nsm
 ) -> None:
     write(home, {name: text})
     before = everything(home)
-    said = Said(capsys, client, "--yes")
+    said = setup(client, "--yes")
     assert said.code == 1
     assert why in said.err
     assert "othing was changed" in said.err or "by hand" in said.err
     assert everything(home) == before
 
 
-def test_bytes_and_directories_in_a_files_place(
-    home: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bytes_and_directories_in_a_files_place(home: Path, setup: Nsm) -> None:
     (home / ".claude.json").write_bytes(b'{"a": "\xff"}')
-    assert "is not valid" in Said(capsys, "claude", "--yes").err
+    assert "is not valid" in setup("claude", "--yes").err
     (home / ".cursor/mcp.json").mkdir(parents=True)
-    assert Said(capsys, "cursor", "--yes").code == 1
+    assert setup("cursor", "--yes").code == 1
     (home / ".gemini").mkdir()
     os.mkfifo(home / ".gemini/settings.json")
-    assert "is not a regular file" in Said(capsys, "gemini", "--yes").err
+    assert "is not a regular file" in setup("gemini", "--yes").err
 
 
-def test_rules_that_the_user_has_set_stay(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rules_that_the_user_has_set_stay(home: Path, setup: Nsm) -> None:
     rule = '{"agent": {"tool_permissions": {"tools": {"mcp:nsm:run": {"default": "deny"}}}}}'
     write(home, {".config/zed/settings.json": rule})
-    said = Said(capsys, "zed", "--yes")
+    said = setup("zed", "--yes")
     assert (said.code, "stays 'deny'" in said.err) == (0, True)
     write(home, {".config/opencode/opencode.json": '{"permission": "ask"}'})
-    said = Said(capsys, "opencode", "--yes")
+    said = setup("opencode", "--yes")
     assert (said.code, "`run` is not allowed there in advance" in said.err) == (0, True)
     told = json.loads((home / ".config/opencode/opencode.json").read_text())
     assert told["permission"] == "ask"
 
 
-def test_links_and_modes_stay(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_links_and_modes_stay(home: Path, setup: Nsm) -> None:
     write(home, {"dotfiles/codex.toml": CODEX})
     (home / ".codex").mkdir()
     (home / ".codex/config.toml").symlink_to("../dotfiles/codex.toml")
     (home / "dotfiles/codex.toml").chmod(0o640)
     for arguments in (["--yes"], ["--undo", "--yes"]):
-        assert Said(capsys, "codex", *arguments).code == 0
+        assert setup("codex", *arguments).code == 0
         assert (home / ".codex/config.toml").is_symlink()
         assert (home / "dotfiles/codex.toml").stat().st_mode & 0o777 == 0o640
         assert [path.name for path in (home / "dotfiles").iterdir()] == ["codex.toml"]
@@ -423,7 +404,7 @@ def test_links_and_modes_stay(home: Path, capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_setup_asks_before_it_writes(
-    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    home: Path, setup: Nsm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def no(question: str) -> bool:
         return question != "Write this?"
@@ -432,20 +413,20 @@ def test_setup_asks_before_it_writes(
         return question == "Write this?"
 
     monkeypatch.setattr(terminal, "may_ask", lambda: False)
-    said = Said(capsys, "zed")
+    said = setup("zed")
     assert (said.code, "pass --yes" in said.err) == (2, True)
     assert '+  "context_servers": {' in said.out
     monkeypatch.setattr(terminal, "may_ask", lambda: True)
     monkeypatch.setattr(terminal, "agreed", no)
-    assert Said(capsys, "zed").code == 1
+    assert setup("zed").code == 1
     assert everything(home) == {}
     monkeypatch.setattr(terminal, "agreed", yes)
-    assert Said(capsys, "zed").code == 0
+    assert setup("zed").code == 0
     assert ".config/zed/settings.json" in everything(home)
 
 
 def test_a_file_that_changes_while_the_question_waits(
-    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    home: Path, setup: Nsm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(home, PEOPLES["claude"])
 
@@ -455,15 +436,13 @@ def test_a_file_that_changes_while_the_question_waits(
 
     monkeypatch.setattr(terminal, "may_ask", lambda: True)
     monkeypatch.setattr(terminal, "agreed", agreed)
-    said = Said(capsys, "claude")
+    said = setup("claude")
     assert (said.code, "has changed meanwhile" in said.err) == (1, True)
     assert (home / ".claude.json").read_text() == CLAUDE
     assert not (home / ".claude/skills").exists()
 
 
-def test_a_full_disk(
-    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk(home: Path, setup: Nsm, monkeypatch: pytest.MonkeyPatch) -> None:
     """Take back what was written already, and record nothing."""
     write(home, PEOPLES["claude"])
     before = everything(home)
@@ -476,32 +455,23 @@ def test_a_full_disk(
         fsync(fd)
 
     monkeypatch.setattr(os, "fsync", full)
-    assert Said(capsys, "claude", "--yes").code == 1
+    assert setup("claude", "--yes").code == 1
     monkeypatch.undo()
     monkeypatch.setenv("HOME", str(home))
     assert everything(home) == before
-    assert "nothing to change" in Said(capsys, "claude", "--undo", "--yes").out
+    assert "nothing to change" in setup("claude", "--undo", "--yes").out
 
 
-def test_a_damaged_record(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    Said(capsys, "codex", "--yes")
-    (home / ".local/state/nsm/setup/codex.json").write_text('{"files": [{}]}')
-    said = Said(capsys, "codex", "--undo", "--yes")
-    assert (said.code, "is damaged" in said.err) == (1, True)
-
-
-def test_a_record_of_an_older_nsm_removes_no_file(
-    home: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_record_of_an_older_nsm_removes_no_file(home: Path, setup: Nsm) -> None:
     write(home, PEOPLES["codex"])
-    Said(capsys, "codex", "--yes")
+    setup("codex", "--yes")
     path = home / ".local/state/nsm/setup/codex.json"
     rows: dict[str, Any] = json.loads(path.read_text())
     for row in rows["files"]:
         del row["splices"]
     path.write_text(json.dumps(rows))
     before = everything(home)
-    said = Said(capsys, "codex", "--undo", "--yes")
+    said = setup("codex", "--undo", "--yes")
     assert (said.code, "of another nsm" in said.err) == (1, True)
     assert everything(home) == before
 
@@ -512,14 +482,14 @@ def many(home: Path, client: str) -> Iterator[subprocess.Popen[bytes]]:
         yield subprocess.Popen(program, env={"HOME": str(home)}, stdout=subprocess.DEVNULL)
 
 
-def test_several_at_once(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_several_at_once(home: Path, setup: Nsm) -> None:
     write(home, PEOPLES["zed"])
     started = [process for client in ("zed", "codex") for process in many(home, client)]
     assert [process.wait() for process in started] == [0] * 8
     text = (home / ".config/zed/settings.json").read_text()
     assert text.count('"nsm"') == text.count("mcp:nsm:run") == 1
     for client in ("zed", "codex"):
-        assert Said(capsys, client, "--undo", "--yes").code == 0
+        assert setup(client, "--undo", "--yes").code == 0
     assert (home / ".config/zed/settings.json").read_text() == ZED
 
 

@@ -181,37 +181,6 @@ async def test_a_supervisor_that_talks_nonsense_is_not_passed_on(tmp_path: Path)
 # A supervisor that goes away.
 
 
-async def test_calls_under_way_are_answered_for_a_supervisor_that_is_gone(tmp_path: Path) -> None:
-    async with fake_supervisor(tmp_path) as supervisor, shim(supervisor.path) as running:
-        peer, _ = await supervisor.attached()
-        await handshake(running, peer)
-        call = await running.start("tools/call", call_params(CODE))
-        listing = await running.start("tools/list")
-        cancelled = await running.start("tools/call", call_params(CODE))
-        await running.notify("notifications/cancelled", {"requestId": cancelled})
-        for _ in range(4):
-            await peer.receive()
-        await peer.stream.aclose()
-        first, second = await running.receive(), await running.receive()
-        assert (first["id"], first["result"]["isError"]) == (call, True)
-        assert "whether its code ran, and how far, is unknown" in text_of(first["result"])
-        assert (second["id"], second["error"]["code"]) == (listing, -32603)
-
-        # The next request finds the next supervisor, which is introduced to the client.
-        again = await running.start("tools/call", call_params({**CODE, "code": "2"}))
-        peer, _ = await supervisor.attached()
-        initialize = await peer.receive()
-        assert (initialize["method"], initialize["params"]) == ("initialize", INITIALIZE)
-        assert (await peer.receive())["method"] == "notifications/initialized"
-        received = await peer.receive()
-        assert (received["id"], received["params"]["arguments"]["code"]) == (again, "2")
-        await peer.send({"jsonrpc": "2.0", "id": initialize["id"], "result": {"from": "second"}})
-        await peer.send({"jsonrpc": "2.0", "id": again, "result": {"content": []}})
-        # The client sees neither the second introduction nor its answer.
-        assert (await running.receive())["method"] == "notifications/tools/list_changed"
-        assert (await running.receive())["id"] == again
-
-
 async def test_without_a_supervisor_each_call_says_so_until_there_is_one(tmp_path: Path) -> None:
     async with fake_supervisor(tmp_path) as supervisor, shim(supervisor.path) as running:
         peer, _ = await supervisor.attached()
@@ -291,16 +260,6 @@ async def test_a_supervisor_that_goes_before_it_has_answered_is_not_the_last(
 # A client that goes away.
 
 
-async def test_end_of_file_when_nothing_is_under_way(tmp_path: Path) -> None:
-    async with fake_supervisor(tmp_path) as supervisor, shim(supervisor.path) as running:
-        peer, _ = await supervisor.attached()
-        await running.stdin.aclose()
-        assert await running.ended() == 0
-        assert await running.stderr() == ""
-        with pytest.raises(EOFError):
-            await peer.receive()
-
-
 async def test_end_of_file_waits_for_answers_and_for_a_line_without_end(tmp_path: Path) -> None:
     async with fake_supervisor(tmp_path) as supervisor, shim(supervisor.path) as running:
         peer, _ = await supervisor.attached()
@@ -311,19 +270,6 @@ async def test_end_of_file_waits_for_answers_and_for_a_line_without_end(tmp_path
         await peer.send({"jsonrpc": "2.0", "id": 1, "result": {}})
         assert (await running.receive())["id"] == 1
         assert await running.ended() == 0
-
-
-async def test_end_of_file_with_a_call_running_ends_it_soon(tmp_path: Path) -> None:
-    async with fake_supervisor(tmp_path) as supervisor, shim(supervisor.path) as running:
-        peer, _ = await supervisor.attached()
-        await handshake(running, peer)
-        await running.start("tools/call", call_params(CODE))
-        await peer.receive()
-        await running.stdin.aclose()
-        with trio.fail_after(PATIENCE_S):
-            assert await running.process.wait() == 0
-        with pytest.raises(EOFError):
-            await peer.receive()
 
 
 async def test_end_of_file_waits_longer_for_what_takes_no_code(tmp_path: Path) -> None:

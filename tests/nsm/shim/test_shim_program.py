@@ -10,7 +10,6 @@ import pytest
 
 from nsm import jsonlines
 from nsm._version import program_version
-from shim_process import PATIENCE_S
 
 
 def test_the_shim_loads_no_heavy_module() -> None:
@@ -78,17 +77,3 @@ def test_the_shim_takes_few_options(arguments: list[str], code: int, out: str, e
     assert done.stdout.startswith(out)
     assert done.stderr.startswith(err)
     assert bool(done.stdout) == bool(out)
-
-
-@pytest.mark.parametrize("arguments", [[], ["--stdio"]])
-def test_a_file_for_stdin(tmp_path: Path, arguments: list[str]) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "nsm.shim", *arguments],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        env={"NSM_SOCKET": str(tmp_path / "nobody"), "NSM_AUTOSTART": "0"},
-        check=False,
-        timeout=PATIENCE_S,
-    )
-    assert done.returncode == 1
-    assert b"no supervisor listens" in done.stderr

@@ -108,12 +108,6 @@ def test_a_supervisor_is_detached_and_inherits_no_descriptor(place: Place) -> No
     assert "secret" not in json.dumps(facts)
 
 
-def test_no_child_is_left_to_the_starter(place: Place) -> None:
-    greet(start.connect(place.path))
-    with pytest.raises(ChildProcessError):
-        os.waitpid(-1, os.WNOHANG)
-
-
 STARTER = """
 import sys
 from nsm.startup import start

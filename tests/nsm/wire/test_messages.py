@@ -63,18 +63,6 @@ CLIENT_CASES: list[tuple[ClientMessage, dict[str, Any]]] = [
 
 SERVER_CASES: list[tuple[ServerMessage, dict[str, Any]]] = [
     (
-        SERVER_HELLO,
-        {
-            "hello": {
-                **HELLO_WIRE,
-                "name": "nsm-supervisor",
-                "scope": "",
-                "pid": 7,
-                "rights": ["read", "run", "manage"],
-            }
-        },
-    ),
-    (
         SERVER_HELLO._replace(inherit=("TOKEN",)),
         {
             "hello": {
@@ -123,17 +111,12 @@ def test_unknown_fields_of_messages_are_ignored() -> None:
         ({"id": 1}, 1),
         ({"op": "ping"}, 0),
         ({"id": 1, "op": ""}, 1),
-        ({"id": 1, "op": 5}, 1),
         ({"id": 1, "op": "ping", "args": []}, 1),
-        ({"id": 1, "op": "ping", "args": None}, 1),
         ({"id": 0, "op": "ping"}, 0),
-        ({"id": -1, "op": "ping"}, 0),
         ({"id": True, "op": "ping"}, 0),
-        ({"id": 1.0, "op": "ping"}, 0),
         ({"id": "1", "op": "ping"}, 0),
         ({"id": 2**63, "op": "ping"}, 0),
         ({"cancel": "1"}, 0),
-        ({"cancel": 0}, 0),
         ({"cancel": None, "id": 3}, 3),
         ({"id": 1, "result": {}}, 1),
     ],
@@ -163,10 +146,8 @@ def test_a_malformed_request_is_answered_and_not_fatal(frame: dict[str, Any], id
         {"id": 1, "event": "output", "data": []},
         {"id": 0, "event": "output", "data": {}},
         {"error": {}},
-        {"id": -1, "error": {}},
         {"id": None, "error": {}},
         {"id": 2, "result": {}},
-        {"id": 2, "error": {}},
         {"id": 2, "event": "output", "data": {}},
         {"hello": HELLO_WIRE},
     ],
@@ -196,14 +177,10 @@ def test_an_odd_error_is_an_error_still(error: object) -> None:
         [],
         {},
         {"version": "1"},
-        {"version": True},
-        {"version": 0},
         {**HELLO_WIRE, "version": 2},
         {**HELLO_WIRE, "name": 5},
-        {**HELLO_WIRE, "capabilities": "x"},
         {**HELLO_WIRE, "capabilities": [1]},
         {**HELLO_WIRE, "pid": "1"},
-        {**HELLO_WIRE, "rights": [None]},
     ],
 )
 def test_a_hello_that_is_none_is_fatal(hello: object) -> None:
@@ -211,13 +188,6 @@ def test_a_hello_that_is_none_is_fatal(hello: object) -> None:
         connection.receive_data(encode_frame({"hello": hello}))
         with pytest.raises(RemoteProtocolError):
             connection.next_message()
-
-
-def test_another_version_is_refused_with_both_numbers() -> None:
-    server = ServerConnection()
-    server.receive_data(encode_frame({"hello": {**HELLO_WIRE, "version": 2}}))
-    with pytest.raises(RemoteProtocolError, match=r"version 2 .* version 1"):
-        server.next_message()
 
 
 def test_hello_comes_first_and_once() -> None:
@@ -467,10 +437,6 @@ def test_each_missing_or_mistyped_field_is_named(
 
 
 OUTPUT = {"execution_id": "x-1", "stream": "stderr", "text": "hm"}
-
-
-def test_events_of_a_newer_supervisor_are_passed_over() -> None:
-    assert transcripts.entry("weather", {"rain": True}) is None
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,6 @@ def one(world: World) -> HostCheck:
 @pytest.mark.parametrize(
     ("client", "path", "text"),
     [
-        ("Claude Code", "/home/me/.claude.json", {"mcpServers": {"py": GOOD}, "big": [1]}),
         (
             "Claude Code",
             "/home/me/.claude.json",
@@ -45,23 +44,12 @@ def one(world: World) -> HostCheck:
             "/home/me/.config/opencode/opencode.json",
             {"mcp": {"py": {"type": "local", "command": [OURS]}}},
         ),
-        (
-            "opencode",
-            "/home/me/.config/opencode/opencode.jsonc",
-            {"mcp": {"py": {"type": "local", "command": [OURS]}}},
-        ),
-        ("VS Code", "/home/me/work/.vscode/mcp.json", {"servers": {"py": GOOD}}),
         ("VS Code", "/home/me/.config/Code/User/settings.json", {"mcp": {"servers": {"py": GOOD}}}),
         ("Windsurf", "/home/me/.codeium/windsurf/mcp_config.json", {"mcpServers": {"py": GOOD}}),
         (
             "Zed",
             "/home/me/.config/zed/settings.json",
             f'// mine\n{{"context_servers": {{"py": {{"command": "{OURS}",}},}},}}',
-        ),
-        (
-            "Zed",
-            "/home/me/.config/zed/settings.json",
-            {"context_servers": {"py": {"command": {"path": OURS, "args": []}}}},
         ),
     ],
 )
@@ -130,15 +118,6 @@ def test_entries_that_lead_here(world: World, server: dict[str, Any]) -> None:
     assert one(world).status == "ok"
 
 
-def test_a_link_to_ours_is_ours(world: World) -> None:
-    link = world.root / "usr/local/bin/nsm-mcp"
-    link.parent.mkdir(parents=True)
-    link.symlink_to(world.root / OURS.lstrip("/"))
-    server = {"command": "/usr/local/bin/nsm-mcp"}
-    world.file("/home/me/.cursor/mcp.json", json.dumps({"mcpServers": {"py": server}}))
-    assert one(world).status == "ok"
-
-
 @pytest.mark.parametrize("text", ["{", "[]", "null", '{"mcpServers": []}', "\0", "[" * 100_000])
 def test_files_that_are_not_understood_are_passed_over(world: World, text: str) -> None:
     for place in PLACES:
@@ -157,9 +136,3 @@ def test_secrets_are_not_shown(world: World) -> None:
     world.file("/home/me/.cursor/mcp.json", json.dumps({"mcpServers": {"py": server}}))
     row = one(world)
     assert "s3cret" not in row.detail + row.fix
-
-
-def test_comments_are_none_of_it(world: World) -> None:
-    entry = '{"command": "/gone/nsm-mcp", /* c */ "args": ["//",],}'
-    world.file("/home/me/.cursor/mcp.json", f'\ufeff// "x"\n{{"mcpServers": {{"py": {entry}}},}}')
-    assert one(world).detail.startswith("py in ")

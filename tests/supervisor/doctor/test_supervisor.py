@@ -67,12 +67,6 @@ def hello(version: str) -> bytes:
     return ServerConnection().send(Hello(name="nsm-supervisor", program_version=version, pid=4711))
 
 
-def test_no_supervisor_is_well(host: Host) -> None:
-    row = named(check_places(host), "supervisor")
-    assert (row.status, row.detail) == ("ok", "none runs; the first command starts one")
-    assert named(check_places(host), "room for state").status == "ok"
-
-
 @pytest.mark.parametrize(("version", "status"), [("1.2.3", "ok"), ("1.2.2", "warn")])
 def test_a_running_supervisor_is_told_with_its_version(
     host: Host, version: str, status: str
@@ -97,12 +91,6 @@ def test_a_socket_that_was_left_behind(host: Host) -> None:
     os.chmod(host.socket, 0o600)
     row = named(check_places(host), "supervisor")
     assert (row.status, "left" in row.detail) == ("ok", True)
-
-
-def test_something_else_in_its_place(host: Host) -> None:
-    Path(host.socket).touch()
-    row = named(check_places(host), "supervisor")
-    assert (row.status, row.detail) == ("fail", f"{host.socket} is not a socket")
 
 
 def test_a_socket_that_is_open_to_others(host: Host) -> None:

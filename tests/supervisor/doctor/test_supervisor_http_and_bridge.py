@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,13 +13,12 @@ from doctor_world import World, named
 from nsm.http.listen_address import Port
 from nsm.http.token import ensure
 from nsmd.doctor import supervisor
-from nsmd.doctor.supervisor import NAME, ask_supervisor, check_bridge, check_http
+from nsmd.doctor.supervisor import NAME, check_bridge, check_http
 from nsmd.http.service import bound
 from nsmd.model.settings import BridgeSettings, HttpSettings, Settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
     from nsm.checks import HostCheck
 
@@ -125,16 +123,6 @@ def test_the_token(world: World) -> None:
     path.chmod(0o644)
     assert token().status == "warn"
     assert "open to others" in token().detail
-
-
-def test_a_socket_without_a_supervisor_has_no_state_of_http(tmp_path: Path) -> None:
-    path = str(tmp_path / "s")
-    assert ask_supervisor(path) is None
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(path)
-        listener.listen()
-        listener.close()
-        assert ask_supervisor(path) is None
 
 
 # The bridge's rows: definitions, and the file that calls are written down in.

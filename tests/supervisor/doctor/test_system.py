@@ -22,11 +22,6 @@ from nsmd.doctor.system import (
 from nsmd.model.settings import PoolSettings, SessionSettings, Settings
 
 
-def test_a_host_that_forbids_nothing(world: World) -> None:
-    (row,) = check_kernel(world.host, jails_work=True)
-    assert (row.name, row.status, row.detail) == ("user namespaces", "ok", "not forbidden")
-
-
 @pytest.mark.parametrize(
     ("path", "text", "fix"),
     [
@@ -163,12 +158,6 @@ def test_the_clock() -> None:
 
 
 # Control groups, lingering, and what a logout ends.
-
-
-def test_version_2(world: World) -> None:
-    row = named(check_service(world.host), "control groups")
-    assert (row.status, row.detail) == ("ok", "version 2")
-    assert "does not run here" in named(check_service(world.host), "systemd").detail
 
 
 @pytest.mark.parametrize(

@@ -86,23 +86,6 @@ def events() -> Generator[tuple[int, int]]:
         os.close(fd)
 
 
-async def test_all_that_can_be_read_is_told_in_one_turn(events: tuple[int, int]) -> None:
-    told: list[int] = []
-
-    def read(fd: int) -> None:
-        os.eventfd_read(fd)
-        told.append(fd)
-
-    for fd in events:
-        poller().watch(fd, partial(read, fd))
-    for fd in events:
-        os.eventfd_write(fd, 1)
-    await wait_all_tasks_blocked()
-    assert sorted(told) == sorted(events)
-    for fd in events:
-        poller().forget(fd)
-
-
 async def test_a_descriptor_that_was_forgotten_is_told_no_more(events: tuple[int, int]) -> None:
     """Not even in the turn in which it could be read, by what another one has led to."""
     told: list[int] = []
@@ -287,17 +270,3 @@ async def test_timers_that_were_disarmed_wake_it_once(autojump_clock: trio.abc.C
         assert len(timers) == 0
         assert not any(each.calls for each in many)
         assert 0 < wakes.count < 10
-
-
-async def test_a_timer_that_is_due_soon_is_not_called_early(autojump_clock: trio.abc.Clock) -> None:
-    async with running() as timers:
-        disarmed, due, put_off = Noting(timers), Noting(timers), Noting(timers)
-        disarmed.timer.arm(1)
-        disarmed.timer.disarm()
-        due.timer.arm(3)
-        put_off.timer.arm(2)
-        put_off.timer.arm(4)
-        await trio.sleep(100)
-        assert disarmed.calls == []
-        assert due.calls == pytest.approx([3])
-        assert put_off.calls == pytest.approx([4])

@@ -68,15 +68,6 @@ def kernels(inotify: Inotify) -> int:
     return sum(line.startswith("inotify ") for line in lines)
 
 
-def test_only_what_matters_is_told(watched: Watched, tmp_path: Path) -> None:
-    watched.want({str(tmp_path): frozenset({"here"})})
-    (tmp_path / "there").touch()
-    assert not watched.noticed()
-    (tmp_path / "here").touch()
-    assert watched.noticed()
-    assert not watched.noticed()
-
-
 def test_a_file_is_followed_through_everything_that_can_become_of_it(
     watched: Watched, tmp_path: Path
 ) -> None:
@@ -96,20 +87,6 @@ def test_a_file_is_followed_through_everything_that_can_become_of_it(
     assert watched.noticed()
     path.unlink()
     assert watched.noticed()
-
-
-def test_a_missing_path_is_waited_for_where_it_would_begin(
-    watched: Watched, tmp_path: Path
-) -> None:
-    wanted = tmp_path / "config" / "nsm" / "sandboxes"
-    watched.follow(wanted)
-    (tmp_path / "cache").mkdir()
-    assert not watched.noticed()
-    for part in (wanted.parent.parent, wanted.parent, wanted):
-        part.mkdir()
-        assert watched.noticed()
-        watched.follow(wanted)
-    assert not watched.noticed()
 
 
 def test_the_kernel_watches_no_more_than_somebody_wants(
@@ -160,16 +137,5 @@ def test_a_directory_that_cannot_be_watched_is_told(number: int, why: str, tmp_p
         new, refusal = it.watches.want(it.stir, {str(tmp_path): frozenset({""})})
         assert not new
         assert why in (refusal or "")
-    finally:
-        refusing.close()
-
-
-def test_after_lost_notices_everybody_looks(tmp_path: Path) -> None:
-    refusing = Refusing()
-    refusing.lost, refusing.number = True, errno.ENOENT
-    try:
-        it = Watched(Watches(refusing))
-        it.want({str(tmp_path): frozenset()})
-        assert it.noticed()
     finally:
         refusing.close()

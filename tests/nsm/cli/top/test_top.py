@@ -256,9 +256,3 @@ def test_what_it_cannot_do(
     with pytest.raises(SystemExit):
         cli.main(["top", "-d", "0.1", "-b", "1"])
     assert "--delay is at least 0.5 s" in capsys.readouterr().err
-
-
-def test_a_terminal_and_no_supervisor(variables: dict[str, str]) -> None:
-    with Terminal([*NSM, "top"], variables) as person:
-        assert person.end() == 1
-        person.see("nsm: no supervisor listens on")

@@ -16,8 +16,6 @@ from e2e_support import program
 from fakesupervisor import FakeSupervisor, answer
 from nsm.cli.render.results import Folder, Picture
 from nsm.cli.verbs.run import language_of
-from nsm.client.places import default_project
-from nsm.wire.code import LANGUAGES, SPOKEN, of_program, of_suffix
 from nsm.wire.errors import BadProjectError
 
 if TYPE_CHECKING:
@@ -204,31 +202,6 @@ def test_exit_codes(
     assert nsm("run", "-e", "python", "x", "--json").code == code
 
 
-def test_output_is_shown_once_though_it_comes_twice(nsm: Nsm, supervisor: FakeSupervisor) -> None:
-    def run(exchange: Exchange) -> dict[str, Any]:
-        exchange.output("stdout", "a\n")
-        exchange.output("stderr", "oops\n")
-        exchange.output("stdout", "b\n")
-        return samples.run_result(stdout="a\nb\nc\n", stderr="oops\n")
-
-    supervisor.handlers["run"] = run
-    said = nsm("run", "-e", "python", "x")
-    assert (said.out, said.err) == ("a\nb\nc\n", "oops\n")
-
-
-def test_output_that_a_slow_reader_missed_comes_with_the_result(
-    nsm: Nsm, supervisor: FakeSupervisor
-) -> None:
-    def run(exchange: Exchange) -> dict[str, Any]:
-        exchange.output("stdout", "a\n")
-        exchange.emit("output", {"stream": "stdout", "text": "c\n", "skipped": 2})
-        exchange.output("stdout", "d\n")
-        return samples.run_result(stdout="a\nb\nc\nd\n")
-
-    supervisor.handlers["run"] = run
-    assert nsm("run", "-e", "python", "x").out == "a\nb\nc\nd\n"
-
-
 def test_no_image_is_written_through_a_link(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -303,18 +276,6 @@ def test_a_network_that_looks_like_a_mode_and_is_none(
     assert f"The network {network!r} is neither off nor full" in said.err
 
 
-def test_the_current_directory_as_project(tmp_path: Path) -> None:
-    home = tmp_path / "home"
-    (home / "code").mkdir(parents=True)
-    (tmp_path / "link").symlink_to(home)
-    (tmp_path / "homework").mkdir()
-    for allowed in ("home/code", "homework"):
-        assert default_project(str(tmp_path / allowed), str(home)) == str(tmp_path / allowed)
-    for refused in (home, tmp_path, tmp_path / "link", "/"):
-        assert default_project(str(refused), str(home)) is None
-        assert default_project(str(refused), str(tmp_path / "link")) is None
-
-
 def test_a_deleted_current_directory_is_no_project(nsm: Nsm, supervisor: FakeSupervisor) -> None:
     os.rmdir(os.getcwd())
     assert nsm("run", "-e", "python", "x").code == 0
@@ -364,14 +325,3 @@ def test_the_first_line_or_the_name_says_the_language(
     file: str | None, code: str, language: str
 ) -> None:
     assert language_of(file, code) == language
-
-
-def test_each_name_stands_for_one_language() -> None:
-    names = [
-        name
-        for language in LANGUAGES
-        for name in {language.name, *language.spoken, *language.programs}
-    ]
-    assert len(names) == len(set(names))
-    assert SPOKEN["shell"] == "bash"
-    assert of_program("nodejs") == of_suffix(".cjs") == SPOKEN["mjs"] == "node"
