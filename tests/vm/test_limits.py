@@ -10,6 +10,7 @@ import pytest
 if TYPE_CHECKING:
     from vm.machines import Person
 
+
 CONFIG = """
 [defaults]
 memory_mb = 64
@@ -146,3 +147,26 @@ def test_doctor_names_what_keeps_them(name: str, request: pytest.FixtureRequest)
     person: Person = request.getfixturevalue(name)
     shown = person.nsm("doctor").stdout
     assert "cgroup" in shown or "control group" in shown, shown
+
+
+def test_a_project_is_not_copied_on_write_there(ada: Person) -> None:
+    """Directories of such a copy could not be removed or renamed (EIO)."""
+    ada.start()
+    code = f"{ada.bin}/nsm run --project-mode overlay -e bash 'touch /project/new'"
+    done = ada.shell(f"mkdir -p ~/p && cd ~/p && {code}")
+    assert done.status == 125, done
+    assert "cannot be shown copy-on-write" in done.stderr, done
+    assert ada.shell("ls ~/p").stdout == ""
+
+
+TIMEOUT_S = 900.0
+
+
+def test_the_tests_of_real_control_groups(ada: Person) -> None:
+    """They move themselves into a scope of the user's manager."""
+    pytest = f"{ada.bin}/python -m pytest -q tests/supervisor/jail/limits/test_real.py"
+    line = f"cd {ada.clone} && NSM_TEST_GROUPS=1 {pytest}"
+    done = ada.shell(line, timeout_s=TIMEOUT_S)
+    assert done.status == 0, done.stdout[-8000:]
+    assert " passed" in done.stdout
+    assert " skipped" not in done.stdout

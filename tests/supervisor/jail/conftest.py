@@ -1,4 +1,4 @@
-"""Environments of this machine's interpreters."""
+"""Environments of this machine's interpreters, and a directory."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from realjail import environments
+from realjail import environments, open_directory
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
+    from pathlib import Path
+
     from nsmd.model.values import Environment
 
 
@@ -25,3 +28,10 @@ def python(found: dict[str, Environment]) -> Environment:
 @pytest.fixture
 def bash(found: dict[str, Environment]) -> Environment:
     return found["bash"]
+
+
+@pytest.fixture
+def folder() -> Generator[Path]:
+    """A directory that the jails' user may enter."""
+    with open_directory() as made:
+        yield made

@@ -86,13 +86,6 @@ def test_root_is_no_prisoner(uid: int | None) -> None:
 
 
 @as_root
-def test_jails_of_root_run_as_another_user_without_groups() -> None:
-    user = JailUser(65530)
-    assert user.uid == 65530
-    assert user.credentials() == (65530, 65530, [])
-
-
-@as_root
 def test_a_closed_directory_on_the_way_is_named() -> None:
     with open_directory() as base:
         inside = base / "closed" / "project"

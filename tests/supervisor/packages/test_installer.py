@@ -17,11 +17,13 @@ from pathlib import Path
 
 import pytest
 import trio
+import uv
 from uv import find_uv_bin
 
 from nsm.wire.errors import PackagesFailedError
 from nsmd.model.packages import WantedPackages
 from nsmd.packages.package_builds import Installed
+from nsmd.packages.python_packages import find_uv
 from nsmd.packages.store import UNUSED_CACHE_S, EnvironmentStore
 from package_world import Workshop, sdist
 from packageindex import HTML, JSON, IndexServer, index_server, wheel
@@ -445,3 +447,22 @@ async def test_a_lock_with_other_hashes_installs_nothing(it: PipWorkshop) -> Non
     with pytest.raises(PackagesFailedError, match="Hash mismatch"):
         await it.make(requirements=requirements)
     assert it.store.names() == []
+
+
+def test_the_uv_of_nsms_own_installation_comes_first(tmp_path: Path) -> None:
+    (tmp_path / "uv").symlink_to("/bin/true")
+    assert find_uv(str(tmp_path)) == os.path.realpath(uv.find_uv_bin())
+
+
+def test_without_a_uv_of_its_own_nsm_takes_the_one_on_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On other machines there is the module without its program."""
+
+    def missing() -> str:
+        raise FileNotFoundError
+
+    monkeypatch.setattr(uv, "find_uv_bin", missing)
+    assert find_uv(f".:{tmp_path}") is None
+    (tmp_path / "uv").symlink_to("/bin/true")
+    assert find_uv(f".:{tmp_path}") == os.path.realpath("/bin/true")

@@ -1,4 +1,4 @@
-"""Lists and locks that projects have themselves, whoever wrote them."""
+"""Lists and locks that projects have themselves, of pip, uv, npm and conda, and hostile ones."""
 
 from __future__ import annotations
 
@@ -11,10 +11,13 @@ import pytest
 
 from nsmd.jail.interpreters import FoundInterpreter
 from nsmd.model.packages import WantedPackages
-from nsmd.packages import locks, node_packages, requirements
+from nsmd.packages import conda_packages, locks, node_packages, requirements
+from nsmd.packages.conda_packages import PLATFORM, CondaLock, CondaWanted
+from nsmd.packages.conda_packages import read as read_conda
 from nsmd.packages.index_reading import NPM
 from nsmd.packages.locks import MAX_LOCK_BYTES, LockError
 from nsmd.packages.requirements import ProjectLock, read_project_lock
+from nsmd.packages.text_files import YamlError, parse_yaml
 
 
 def test_a_pipe_does_not_keep_a_build_waiting(tmp_path: Path) -> None:
@@ -367,3 +370,120 @@ def test_no_lock_of_a_project_is_read_through_a_link(tmp_path: Path) -> None:
         (tmp_path / name).unlink()
         (tmp_path / name).write_text(lock(left=LEFT))
     assert node_packages.read_project(str(tmp_path / "package-lock.json")) is not None
+
+
+BASE = "https://conda.anaconda.org/conda-forge"
+URL = f"{BASE}/{PLATFORM}/numpy-2.1.0-py312_0.conda"
+CONDA_HASH = "ab" * 32
+
+
+def conda_file(folder: Path, name: str, text: str) -> str:
+    path = folder / name
+    path.write_text(text)
+    return str(path)
+
+
+def why_not_conda(folder: Path, name: str, text: str) -> str:
+    with pytest.raises(LockError) as caught:
+        read_conda(conda_file(folder, name, text))
+    return str(caught.value)
+
+
+def test_an_environment_yml_is_read(tmp_path: Path) -> None:
+    text = (
+        "name: science  # comment\nchannels:\n- conda-forge\n- nodefaults\ndependencies:\n"
+        "- python=3.10\n- numpy>=1.20,<3\n- bioconda::samtools=1.19\n- 'scipy 1.*'\n- pip\n"
+        '- "libblas=*=*openblas"\nprefix: /home/me/envs/science\n'
+    )
+    specs = ("python=3.10", "numpy>=1.20,<3", "bioconda::samtools=1.19", "scipy 1.*", "pip")
+    assert read_conda(conda_file(tmp_path, "environment.yml", text)) == CondaWanted(
+        channels=("conda-forge", "nodefaults", "bioconda"), specs=(*specs, "libblas=*=*openblas")
+    )
+
+
+def test_a_pixi_toml_is_read(tmp_path: Path) -> None:
+    text = (
+        '[workspace]\nchannels = ["conda-forge", {channel = "pytorch", priority = 1}]\n'
+        '[dependencies]\npython = "3.12.*"\nnumpy = ">=2,<3"\nzlib = "*"\nexact = "1.2"\n'
+        'mkl = {version = ">=1", build = "x*", channel = "pytorch"}\n'
+        '[target.linux.dependencies]\nzlib = "1.3.*"\n[pypi-dependencies]\nme = {path = "."}\n'
+    )
+    assert read_conda(conda_file(tmp_path, "pixi.toml", text)) == CondaWanted(
+        channels=("conda-forge", "pytorch"),
+        specs=(
+            *("python 3.12.*", "numpy >=2,<3", "zlib 1.3.*", "exact 1.2"),
+            'pytorch::mkl >=1[build="x*"]',
+        ),
+    )
+    assert "PyPI" in why_not_conda(tmp_path, "pixi.toml", text + 'requests = "*"\n')
+
+
+def test_a_pixi_lock_is_read(tmp_path: Path) -> None:
+    text = (
+        "version: 6\nenvironments:\n  default:\n    channels:\n    - url: https://x.y/\n"
+        f"    packages:\n      {PLATFORM}:\n      - conda: {URL}\n      - pypi: ./\n"
+        f"      osx-arm64:\n      - conda: {BASE}/osx-arm64/numpy-2.1.0-py312_0.conda\n"
+        f"packages:\n- conda: {URL}\n  sha256: {CONDA_HASH}\n- pypi: ./\n  name: me\n"
+    )
+    found = read_conda(conda_file(tmp_path, "pixi.lock", text))
+    assert isinstance(found, CondaLock)
+    assert found.body == f"{URL}#sha256:{CONDA_HASH}\n"
+    assert found.left_out == ("./",)
+    (tmp_path / "pixi.toml").write_text("hostile")
+    assert read_conda(str(tmp_path / "pixi.toml")) == found, "the lock says all"
+    assert "no hash" in why_not_conda(tmp_path, "pixi.lock", text.replace("sha256", "md5"))
+    other = text.replace("pypi: ./", "pypi: https://files.example/requests-2.whl")
+    assert "packages of PyPI, too (requests-2.whl)" in why_not_conda(tmp_path, "pixi.lock", other)
+
+
+def test_a_lock_of_conda_lock_is_read(tmp_path: Path) -> None:
+    row = (
+        "- name: numpy\n  version: 2.1.0\n  manager: conda\n  platform: {platform}\n  url: {url}\n"
+        "  hash:\n    md5: abc\n    sha256: {hash}\n  category: {category}\n"
+    )
+    mine = row.format(platform=PLATFORM, url=URL, hash=CONDA_HASH, category="main")
+    other = row.format(platform="win-64", url="https://x/win-64/a-1-0.conda", hash="x", category="")
+    docs = row.format(platform=PLATFORM, url="https://x", hash="x", category="docs")
+    text = f"version: 1\nmetadata: {{}}\npackage:\n{mine}{other}{docs}"
+    found = read_conda(conda_file(tmp_path, "conda-lock.yml", text))
+    assert isinstance(found, CondaLock)
+    assert found.body == f"{URL}#sha256:{CONDA_HASH}\n"
+    pip = text.replace("manager: conda", "manager: pip")
+    assert "packages of PyPI, too (numpy)" in why_not_conda(tmp_path, "conda-lock.yml", pip)
+    assert "format" in why_not_conda(tmp_path, "conda-lock.yml", text.replace("version: 1\n", ""))
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("file:///etc/linux-64/a-1-0.conda", "not the URL"),
+        (f"{BASE}/../x/noarch/a-1-0.conda", "not the URL"),
+        (f"{BASE}/noarch/a-1-0.conda?x", "not the URL"),
+        (f"{BASE}/noarch/a-1-0.exe", "not the URL"),
+        (f"{BASE}/win-64/a-1-0.conda", f"this machine is {PLATFORM}"),
+    ],
+)
+def test_other_urls_are_refused(url: str, words: str) -> None:
+    with pytest.raises(LockError, match=words):
+        conda_packages.pin(url, CONDA_HASH)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("a: &a [x]\nb: [*a, *a]", "anchor in line 1"),
+        ("<<: {a: b}\n<<: {c: d}", "twice"),
+        ("[" * 100_000, "nested more than"),
+        ("- " * 100_000 + "x", "nested more than"),
+        ("a: b\n---\nc: d", "2 YAML documents"),
+        ("", "0 YAML documents"),
+        ("a: [b", "not valid YAML in line"),
+        ("a: \x00", "not valid YAML"),
+        ("? [a]\n: b", "not text"),
+        ("{a: b, a: c}", "twice"),
+        ("%YAML 9.9\n---\na", "not valid YAML"),
+    ],
+)
+def test_hostile_yaml_is_refused(text: str, words: str) -> None:
+    with pytest.raises(YamlError, match=words):
+        parse_yaml(text)

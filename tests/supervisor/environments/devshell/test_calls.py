@@ -11,7 +11,7 @@ import trio
 from trio.testing import MockClock
 
 from fakes import CAPABILITIES, PYTHON, FakeAgent, FakeJail, FakeLauncher, launching, no_usage
-from flake_world import BASH, Gate, QuickNix, World
+from flake_world import BASH, QuickNix, World
 from nsm.wire.errors import BadRequestError
 from nsmd.environments import on_demand
 from nsmd.environments.catalog import Catalog
@@ -62,34 +62,6 @@ async def run(
     request = RunRequest(client=client, env="project", code="x", session=session)
     execution = await patiently(lambda: run_service.submit(request))
     return await execution.wait()
-
-
-async def test_a_call_waits_for_the_evaluation_and_others_do_not(world: World) -> None:
-    gate = Gate()
-    world.has_shell(("gate", gate))
-    async with (
-        launching(able) as launcher,
-        registry_of(world, launcher=launcher) as run_service,
-        trio.open_nursery() as nursery,
-    ):
-        client = world.client()
-        request = RunRequest(client=client, env="project", code="x")
-        with pytest.raises(EnvironmentPendingError, match=r"nix has been at .* its log is"):
-            run_service.submit(request)
-        results: list[RunOutcome] = []
-
-        async def call() -> None:
-            results.append(await run(run_service, client))
-
-        nursery.start_soon(call)
-        other = run_service.submit(RunRequest(client=client, env="bash", code="x"))
-        assert (await other.wait()).outcome.stdout == "None []"
-        assert not results
-        names = [e.name for e in run_service.catalog.environments(client) if e.problem is None]
-        assert names == ["python", "bash", "project"]
-        gate.opened.set()
-    assert results[0].outcome.stdout == "bash ['the development shell', 'shellHook', 'the end']"
-    assert results[0].env == "project"
 
 
 async def test_sessions_have_their_own_clients_values(world: World) -> None:

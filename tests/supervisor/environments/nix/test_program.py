@@ -267,12 +267,6 @@ TABLE = [
         "numpy.",
         id="a builder that does not say error",
     ),
-    pytest.param(
-        f"error: builder for '{DRV}' failed with exit code 1",
-        [],
-        f"error: builder for '{DRV}' failed with exit code 1",
-        id="a builder that said nothing",
-    ),
     pytest.param(TRACE_2_18, [], "error: attribute 'missing' missing", id="evaluation with trace"),
     pytest.param(
         HASH,
@@ -281,14 +275,6 @@ TABLE = [
         "sha256-AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=, got: "
         "sha256-1mvkrnKgaGxRyN4HePh0a6wtTs8vr5jmg0qCVyAzkEM=",
         id="hash mismatch",
-    ),
-    pytest.param(
-        "error: flake 'path:/x' does not provide attribute 'packages.x86_64-linux.scince', "
-        "'legacyPackages.x86_64-linux.scince' or 'scince'\n       Did you mean science?",
-        [],
-        "error: flake 'path:/x' does not provide attribute 'packages.x86_64-linux.scince', "
-        "'legacyPackages.x86_64-linux.scince' or 'scince'. Did you mean science?",
-        id="missing attribute",
     ),
     pytest.param("", ["warning: dirty"], "", id="no error at all"),
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -19,17 +19,10 @@ from realjail import (
     mount_of,
     needs_bwrap,
     open_cold,
-    open_directory,
     open_session,
 )
 
 pytestmark = [pytest.mark.jail, needs_bwrap]
-
-
-@pytest.fixture
-def folder() -> Generator[Path]:
-    with open_directory() as made:
-        yield made
 
 
 @asynccontextmanager

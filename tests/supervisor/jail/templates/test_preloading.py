@@ -12,7 +12,6 @@ import pytest
 import trio
 import trio.testing
 
-from e2e_support import run, supervisor, variables_for
 from nsmd.host.processes import children_of
 from nsmd.jail.templates import TemplateLauncher, open_templates
 from nsmd.model.values import Environment
@@ -248,34 +247,6 @@ async def test_a_template_tells_its_modules_their_times_and_its_memory(
             assert list(other.imported) == ["plots", "hooked"]
             assert other.pid != template.pid
             assert template.is_open
-
-
-@pytest.mark.slow
-def test_failed_preloads_are_told_by_commands_and_the_first_run(venv: Path) -> None:
-    config = f"""
-[environments.science]
-preset = "python"
-interpreter = "{venv}/bin/python3"
-preload = ["plots", "broken"]
-"""
-    told = "not preloaded: broken: ValueError: two lines"
-    with open_directory() as directory, supervisor(directory, config=config) as running:
-        variables = variables_for(directory)
-
-        def nsm(*words: str) -> str:
-            done = run("nsm", *words, variables=variables)
-            assert done.returncode == 0, done.stderr
-            return done.stdout + done.stderr
-
-        assert f"science: {told}" in nsm("reload", "--config")
-        with running.client() as client:
-            notes = [client.run("1", env="science").notes for _ in range(2)]
-            assert notes == [("not preloaded in science: broken: ValueError: two lines",), ()]
-            (row,) = [row for row in client.envs() if row.name == "science"]
-            assert row.not_preloaded == ("broken: ValueError: two lines",)
-        assert told in nsm("env")
-        assert told in nsm("doctor")
-        assert f"science: {told}" in nsm("reload")
 
 
 def test_a_list_of_fonts_that_ends_at_once_is_no_failure(
