@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, cast
 import nsm
 from nsm.cli import main as cli
 from nsm.paths import supervisor_command
+from nsm.startup.spawn import detached
 from rungates import of_run
 
 if TYPE_CHECKING:
@@ -68,7 +69,6 @@ class _Detached(Supervisor):
 
     def __init__(self, directory: Path, pid: int) -> None:
         super().__init__(cast("subprocess.Popen[bytes]", None), directory)
-        self.log = directory / "state/nsm/supervisor.log"
         self._pid = pid
 
     @property
@@ -80,9 +80,23 @@ class _Detached(Supervisor):
 def detached_supervisor(directory: Path) -> Generator[Supervisor]:
     """Start one by a program that ends: other tests see to it that they leave no child."""
     directory.chmod(0o700)
-    variables = variables_for(directory)
-    subprocess.run([program("nsm"), "env"], env=variables, stdout=subprocess.DEVNULL, check=True)
-    with nsm.Client(socket_path=variables["NSM_SOCKET"], autostart=False) as client:
+    reader, writer = os.pipe()
+    with (directory / "log").open("wb") as log:
+        subprocess.run(
+            [*detached(), *supervisor_command(), "--ready-fd", str(writer)],
+            env=variables_for(directory),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            pass_fds=[writer],
+            cwd="/",
+            start_new_session=True,
+            check=True,
+        )
+    os.close(writer)
+    with open(reader, "rb") as ready:
+        assert ready.readline() == b"\n", (directory / "log").read_text()
+    with nsm.Client(socket_path=str(directory / "control.sock"), autostart=False) as client:
         it = _Detached(directory, client.status().pid)
     yield it
     fds = _held(it.descendants())

@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING
 
 from wcwidth import wcwidth
 
+from rungates import of_run
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from types import TracebackType
@@ -202,7 +204,7 @@ class Terminal:
         self.mode_after: list[object] = []
         self.process = subprocess.Popen(
             [sys.executable, "-I", "-S", "-c", _AS_CONTROLLING_TERMINAL, *command],
-            env={"TERM": "xterm-256color", "LANG": "C.UTF-8", **variables},
+            env={"TERM": "xterm-256color", "LANG": "C.UTF-8", **of_run(), **variables},
             stdin=self._slave,
             stdout=self._slave,
             stderr=self._slave,
