@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import textwrap
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping
@@ -168,7 +169,7 @@ def captured(variables: Mapping[str, str]) -> str:
     measured = re.compile(r"^train .* running +\S+ +\d+\.\d ", re.MULTILINE)
     with (
         sessions(variables["NSM_SOCKET"]),
-        Tmux(f"{NSM} top -s name -d 0.5", variables, columns=96, rows=12) as tmux,
+        Tmux(f"{NSM} top -s name -d 0.5", variables, columns=COLUMNS, rows=12) as tmux,
     ):
         tmux.wait(lambda text: measured.search(text) is not None, "a share of the processor")
         screen = tmux.screen(colours=True)
@@ -176,7 +177,8 @@ def captured(variables: Mapping[str, str]) -> str:
     return screen
 
 
-COLUMNS = 124
+COLUMNS = 96
+"""Width of the picture in the README; GitHub makes the letters of a wider one smaller."""
 CONFIGURATION = "[session]\nundo = 5\n"
 RECORDED = """\
 nsm run -e python -s work 'import math; radius = 2'
@@ -221,29 +223,24 @@ def recorded(variables: Mapping[str, str]) -> str:
         text = "\n".join(shown).replace(directory, "~/words")
         # The column of `nsm ps` was as wide as the directory, and PROJECT is as wide as ~/words.
         text = text.replace("PROJECT".ljust(len(directory)), "PROJECT")
-    lines = (line[at : at + COLUMNS] for line in text.split("\n") for at in _breaks(line))
+    lines = (part for line in text.split("\n") for part in textwrap.wrap(line, COLUMNS) or [""])
     return "".join(
         f"\x1b[1m{line}\x1b[0m\n" if line.startswith("$ ") else f"{line}\n" for line in lines
     )
-
-
-def _breaks(line: str) -> range:
-    """The columns at which a terminal breaks a long line."""
-    return range(0, max(len(line), 1), COLUMNS)
 
 
 def pictures(variables: Mapping[str, str]) -> dict[str, str]:
     """The pictures by name, of a supervisor with `CONFIGURATION` and without sessions."""
     return {
         "run": _film(recorded(variables)),
-        "top": draw(captured(variables), columns=96),
+        "top": draw(captured(variables), columns=COLUMNS),
     }
 
 
 def _film(recording: str) -> str:
     """A picture in which commands and their output appear one after another."""
     times_s: list[float] = []
-    time_s, typed = -1.0, False
+    time_s, typed = -READ_S, False  # so the first command is there at once
     for line in recording.splitlines():
         command = plain(line).startswith("$ ")
         if command or typed:

@@ -13,7 +13,7 @@ from html import escape, unescape
 CELL_WIDTH, LINE_HEIGHT, MARGIN = 8.4, 19, 14
 FOREGROUND, BACKGROUND = "#d8dee9", "#1f2430"
 PALETTE = (
-    "#4c566a", "#e06c75", "#98c379", "#e5c07b", "#61afef", "#c678dd", "#56b6c2", "#d8dee9",
+    "#8b95a7", "#e06c75", "#98c379", "#e5c07b", "#61afef", "#c678dd", "#56b6c2", "#d8dee9",
 )  # fmt: skip
 SEQUENCE = re.compile(r"\x1b\[([\d;]*)m")
 LINE = re.compile(r"<text [^>]*>(.*?)</text>", re.DOTALL)
@@ -51,8 +51,8 @@ def draw(screen: str, *, columns: int, times_s: Sequence[float] = (), again_s: f
 
     Args:
         columns: its width.
-        times_s: when each line appears. Without it, and for readers who want no motion, all lines
-            are there.
+        times_s: when each line appears, 0 for those that are always there. Without it, and for
+            readers who want no motion, all lines are there.
         again_s: when the picture begins again.
     """
     lines = screen.rstrip("\n").split("\n")
@@ -81,7 +81,7 @@ def draw(screen: str, *, columns: int, times_s: Sequence[float] = (), again_s: f
                 )
             spans.append(_span(text, look, x))
             column += len(text)
-        step = f' class="{_step(times_s[number])}"' if times_s else ""
+        step = f' class="{_step(times_s[number])}"' if times_s and times_s[number] else ""
         parts.append(
             f'<text{step} y="{y + LINE_HEIGHT - 5}" xml:space="preserve">{"".join(spans)}</text>'
         )
@@ -91,7 +91,7 @@ def draw(screen: str, *, columns: int, times_s: Sequence[float] = (), again_s: f
 def _motion(times_s: Sequence[float], again_s: float) -> Iterator[str]:
     """A style sheet by which lines appear one after another."""
     yield "<style>"
-    for time_s in sorted(set(times_s)):
+    for time_s in sorted(set(times_s) - {0.0}):
         name = _step(time_s)
         yield f".{name} {{ animation: {name} {again_s:.1f}s step-end infinite }}"
         shown = 100 * time_s / again_s
