@@ -73,7 +73,9 @@ async def test_a_thousand_that_say_nothing(
         assert await works(await it.connect())
 
 
-async def test_one_that_reads_a_byte_a_second(autojump_clock: trio.abc.Clock) -> None:
+async def test_a_client_that_reads_a_byte_a_second_delays_no_other(
+    autojump_clock: trio.abc.Clock,
+) -> None:
     async with bench() as it:
         end = it.raw()
         slow, worker = Peer(end), await it.connect()

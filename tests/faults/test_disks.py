@@ -72,7 +72,7 @@ def test_everything_is_full_from_the_beginning(place: Path) -> None:
     assert "does not say who holds it" in it.log.read_text()
 
 
-def test_it_gets_full_and_empty_again(place: Path) -> None:
+def test_work_goes_on_while_the_disk_is_full_and_later(place: Path) -> None:
     mount = restricted_mounts.command(f"tmpfs:{ROOM_BYTES}:{place}")
     with supervisor(place, within=mount) as it:
         work(it)

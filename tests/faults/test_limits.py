@@ -60,7 +60,7 @@ def limited(pids: set[int], kind: int, soft: int) -> Generator[None]:
                 resource.prlimit(pid, kind, limits)
 
 
-def test_no_descriptor_at_all(it: Supervisor) -> None:
+def test_live_sessions_go_on_without_a_free_descriptor(it: Supervisor) -> None:
     with it.client() as client, socket.socket(socket.AF_UNIX) as late:
         client.run("x = 41", env="python", session="a")
         used = len(os.listdir(f"/proc/{it.pid}/fd"))
@@ -87,7 +87,7 @@ def own_descendants(it: Supervisor) -> set[int]:
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="not here: the kernel counts no processes of root's")
-def test_no_process_for_another_session(it: Supervisor) -> None:
+def test_live_sessions_go_on_where_no_process_can_start(it: Supervisor) -> None:
     with it.client() as client:
         client.run("x = 41", env="python", session="a")
         with limited(own_descendants(it), resource.RLIMIT_NPROC, 1):

@@ -76,7 +76,7 @@ def test_the_socket_and_the_lock_are_taken_away(it: Supervisor) -> None:
 
 
 @pytest.mark.slow
-def test_one_of_many_serves(it: Supervisor) -> None:
+def test_more_supervisors_end_and_name_the_one_that_runs(it: Supervisor) -> None:
     said = others(it, 3)
     assert all(f"running already (pid {it.pid})" in each for each in said), said
     with it.client() as client:
@@ -85,7 +85,7 @@ def test_one_of_many_serves(it: Supervisor) -> None:
 
 
 @pytest.mark.slow
-def test_all_is_taken_away_and_then_the_supervisor_killed() -> None:
+def test_sessions_survive_removed_sockets_and_a_killed_supervisor() -> None:
     """The holder's socket, too: the next supervisor finds the sessions all the same."""
     config = "[pool]\nmax_spares = 0\n"
     with tempfile.TemporaryDirectory(prefix="nsm-") as name:

@@ -69,7 +69,7 @@ def test_tools_that_hand_out_keys_end_the_build(place: standin.Place, program: s
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("node_in_store")
-def test_other_packages_come_first(place: standin.Place) -> None:
+def test_extra_packages_come_first_on_path(place: standin.Place) -> None:
     done = build_path(place, 'pkgs: [ (pkgs.writeShellScriptBin "own-tool" "") ]')
     assert done.returncode == 0, done.stderr
     first = Path(done.stdout.strip()).read_text().split(":")[0]

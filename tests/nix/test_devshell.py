@@ -242,7 +242,7 @@ def test_the_jail_shows_its_closure_and_nothing_else(running: Supervisor, world:
     assert result.stderr.count("Read-only file system") == 2
 
 
-def test_nothing_of_it_ran_on_the_host(running: Supervisor, world: World) -> None:
+def test_nothing_of_the_project_ran_on_the_host(running: Supervisor, world: World) -> None:
     run(running, world, "true")
     assert os.listdir(world.project) == ["flake.nix"], "no lock, and no trace of the hook"
 

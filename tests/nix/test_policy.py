@@ -28,7 +28,9 @@ pytestmark = [pytest.mark.jail, needs_bwrap]
 
 
 @pytest.mark.parametrize("forked", [pytest.param(False, marks=pytest.mark.slow), True])
-async def test_all_of_it_holds(built: Callable[[str], Path], forked: bool) -> None:
+async def test_the_policy_of_a_nix_session_holds(
+    built: Callable[[str], Path], forked: bool
+) -> None:
     environment = environment_of(built("presets.python"))
     async with AsyncExitStack() as stack:
         home = stack.enter_context(open_directory())

@@ -52,7 +52,7 @@ def test_base_exchange(built: Callable[[str], Path], interpreter: Interpreter, c
 
 
 @pytest.mark.parametrize(("interpreter", "code"), PRESETS)
-def test_as_the_supervisor_starts_it(
+def test_a_session_takes_the_arguments_of_the_supervisor(
     built: Callable[[str], Path], interpreter: Interpreter, code: str
 ) -> None:
     limits = '{"processes": 64, "descriptors": 256}'
@@ -88,7 +88,7 @@ def test_python_runs_on_the_environment_s_own(built: Callable[[str], Path]) -> N
     assert parent == 1
 
 
-def test_others_run_on_a_bundled_one(built: Callable[[str], Path]) -> None:
+def test_agents_of_other_languages_run_on_a_bundled_python(built: Callable[[str], Path]) -> None:
     artifact = built("presets.bash")
     with closing(session(artifact)) as agent:
         bundled = agent.python("import sys; print(sys.executable)").stdout.strip()

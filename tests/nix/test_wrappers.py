@@ -149,7 +149,7 @@ def test_variables_are_ours(bash: Path) -> None:
     assert [folder.startswith(store) for folder in path] == [True, True, True, False]
 
 
-def test_no_directory_of_the_host(seen: dict[str, Any], python: Path) -> None:
+def test_host_directories_are_not_shown(seen: dict[str, Any], python: Path) -> None:
     store = python.resolve().parts[1]
     expected = {"bin", "dev", "etc", "proc", "tmp", "workspace", store}
     assert set(seen["root"]) == expected
@@ -159,7 +159,7 @@ def test_etc_is_that_of_all_jails(seen: dict[str, Any]) -> None:
     assert seen["etc"] == {os.path.basename(path): text for path, text in SYNTHETIC_FILES}
 
 
-def test_no_privileges(seen: dict[str, Any]) -> None:
+def test_code_has_no_privileges(seen: dict[str, Any]) -> None:
     assert seen["capabilities"] is True
     assert seen["no_new_privs"] == "1"
     assert seen["user"] == [1000, 1000]
@@ -177,7 +177,7 @@ def test_the_filter_is_that_of_all_jails(bash: Path) -> None:
         assert Path(path).read_bytes() == filter_program(platform.machine())
 
 
-def test_nothing_is_learnt_from_its_starter(seen: dict[str, Any]) -> None:
+def test_code_learns_nothing_of_its_starter(seen: dict[str, Any]) -> None:
     _, command = seen["starter"]
     # The runner is nobody's secret; bwrap's command line has the project's path in it.
     assert "bwrap" not in command
@@ -190,7 +190,7 @@ def test_keys_of_the_host_are_covered(bash: Path) -> None:
     assert answer(run(bash, "cat /proc/keys 2>/dev/null || :")) == ""
 
 
-def test_no_network(seen: dict[str, Any]) -> None:
+def test_code_has_no_network(seen: dict[str, Any]) -> None:
     refused, unknown = seen["network"]
     assert refused == "Network is unreachable"
     assert unknown is not None

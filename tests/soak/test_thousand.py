@@ -129,7 +129,7 @@ async def test_a_thousand(shared: Supervisor) -> None:
         assert client.run("print(mine)", env="python", session=names()[-1]).stdout
 
 
-async def test_it_ends_with_a_thousand(shared: Supervisor) -> None:
+async def test_the_supervisor_ends_with_a_thousand_sessions(shared: Supervisor) -> None:
     """In bounded time, and nothing is left."""
     await open_all(shared)
     below = descendants(shared.pid)

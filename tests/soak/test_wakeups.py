@@ -62,7 +62,7 @@ async def open_all(it: Supervisor) -> None:
             nursery.start_soon(open_one, number)
 
 
-async def test_it_wakes_less_than_once_a_second() -> None:
+async def test_an_idle_supervisor_wakes_less_than_once_a_second() -> None:
     config = f"[session]\nmax_sessions = {SESSIONS}\n"
     with (
         tempfile.TemporaryDirectory(prefix="nsm-") as path,

@@ -115,16 +115,16 @@ def test_signals_are_sent_by_number_only_where_that_is_safe() -> None:
         "libc.kill(pid, 9)",
     ],
 )
-def test_such_signals_are_found(code: str) -> None:
+def test_signals_by_number_are_found(code: str) -> None:
     tree = ast.parse(f"class Some:\n  def act(self):\n    {code}\n")
     assert [owner for owner, _ in sent_by_number(tree)] == ["Some.act"]
 
 
 @pytest.mark.parametrize("code", ["os.kill(os.getpid(), 9)", "process.kill()", "jail.kill()"])
-def test_others_are_not(code: str) -> None:
+def test_signals_to_oneself_and_by_handles_are_allowed(code: str) -> None:
     assert not list(sent_by_number(ast.parse(code)))
 
 
 @pytest.mark.parametrize("code", ["os.kill(-1, 9)", "os.kill(-pid, 9)", "signal_child(0, 9)"])
-def test_groups_are_found(code: str) -> None:
+def test_signals_to_groups_by_number_are_found(code: str) -> None:
     assert negative(ast.parse(code))

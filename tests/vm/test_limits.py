@@ -89,7 +89,7 @@ def kernel_keeps_limits(person: Person) -> None:
     assert person.reach()["pid"] == pid
 
 
-def test_as_a_unit(ada: Person) -> None:
+def test_the_kernel_keeps_limits_of_a_unit(ada: Person) -> None:
     ada.configure(CONFIG)
     ada.install_units()
     kernel_keeps_limits(ada)
@@ -98,7 +98,7 @@ def test_as_a_unit(ada: Person) -> None:
     ada.shell("systemctl --user disable --now nsm-supervisor.socket nsm-supervisor.service").check()
 
 
-def test_started_by_a_client_outside_of_any_login(ada: Person) -> None:
+def test_the_kernel_keeps_limits_outside_of_any_login(ada: Person) -> None:
     """Cron or an editor's daemon may be such a client: the user's manager gives it a scope."""
     ada.configure(CONFIG)
     ada.start()
@@ -108,7 +108,7 @@ def test_started_by_a_client_outside_of_any_login(ada: Person) -> None:
     ada.nsm("shutdown").check()
 
 
-def test_without_a_service_manager_it_says_what_is_not_kept(bob: Person) -> None:
+def test_status_says_what_is_not_kept_without_a_service_manager(bob: Person) -> None:
     bob.configure(CONFIG)
     bob.start()
     found = status(bob)
@@ -121,7 +121,7 @@ def test_without_a_service_manager_it_says_what_is_not_kept(bob: Person) -> None
     bob.nsm("shutdown").check()
 
 
-def test_in_a_login_by_ssh(bob: Person) -> None:
+def test_the_kernel_keeps_limits_in_a_login_by_ssh(bob: Person) -> None:
     """Such a supervisor ends with the login unless the user lingers, so the login stays open
     here."""
     bob.configure(CONFIG)
