@@ -181,7 +181,7 @@ class Agent:
         if variables is None:
             raise RequestError("variables must have names, and values without NUL")
         if not self.session.channel.passes_descriptors:
-            raise RequestError("cannot listen: this channel is no socket")
+            raise RequestError("cannot listen: this channel is not a socket")
         certificate, bundle = message.get("certificate"), ""
         try:
             if isinstance(certificate, str):

@@ -190,7 +190,7 @@ _NO_WAIT = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 class ArchiveProcess:
     """A child that archives a directory, unpacks an archive into one, or removes one.
 
-    Raise TransferError if it is no directory.
+    Raise TransferError if it is not a directory.
 
     Args:
         mode: ``archive``, ``unpack`` or ``remove``.
@@ -370,13 +370,13 @@ class DirectoryTree:
             info.type, info.linkname = tarfile.SYMTYPE, os.readlink(name, dir_fd=directory)
             self._head(info, status, sink)
         elif not stat.S_ISREG(status.st_mode):
-            self._skip(whole, "is no file, directory or link")
+            self._skip(whole, "is not a file, directory or link")
         else:
             file = os.open(name, os.O_RDONLY | _NO_WAIT, dir_fd=directory)
             try:
                 status = os.fstat(file)
                 if not stat.S_ISREG(status.st_mode):
-                    self._skip(whole, "is no file any more")
+                    self._skip(whole, "is no longer a file")
                     return
                 if self._limit is not None and status.st_size > self._limit:
                     # It may be one gap, of which a tar archive has each byte.
@@ -454,7 +454,7 @@ class DirectoryTree:
         elif member.islnk():
             self._link(member.linkname, directory, name)
         else:
-            raise TransferError("is no file, directory or link")
+            raise TransferError("is not a file, directory or link")
         self._entries += 1
 
     def _parent_of(self, names: list[str]) -> int:

@@ -32,7 +32,7 @@ def write_whole(fd: int, data: bytes | bytearray) -> None:
 class FileReader:
     """A file on its way out of the session, as long as it was when it was opened.
 
-    Raise TransferError for what is no regular file, or one that the kernel makes up.
+    Raise TransferError unless it is a regular file, and if the kernel makes it up.
 
     Attributes:
         path: without links.
@@ -282,7 +282,7 @@ def refuse_link(found: int, mode: int, path: str) -> None:
 
 def append_to(path: str, data: bytes, permissions: int | None) -> tuple[str, int]:
     """Add bytes at the end of a file, or make it of them; return its path and size. Raise
-    TransferError if it is no regular file."""
+    TransferError if it is not a regular file."""
     parent, _, name = path.rpartition("/")
     if name in {"", ".", ".."}:
         raise TransferError(f"{path}: {WORDS[errno.EISDIR]}", errno.EISDIR)

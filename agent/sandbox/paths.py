@@ -49,8 +49,8 @@ WORDS = {
     errno.EBUSY: "is a mount point, which stays: remove what is in it",
     errno.ENOTEMPTY: "is a directory with something in it: remove that as well (recursive)",
     errno.EXDEV: "is on another file system than its new name: copy it, and remove it",
-    errno.ENXIO: "is no regular file",
-    errno.ESPIPE: "is no regular file",
+    errno.ENXIO: "is not a regular file",
+    errno.ESPIPE: "is not a regular file",
 }
 
 KINDS = {
@@ -148,11 +148,11 @@ def refuse_virtual(fd: int, path: str) -> None:
 
 
 def refuse_special(mode: int, path: str) -> None:
-    """Raise TransferError if it is no regular file."""
+    """Raise TransferError if it is not a regular file."""
     if stat.S_ISDIR(mode):
         raise TransferError(f"{path}: {WORDS[errno.EISDIR]}", errno.EISDIR)
     if not stat.S_ISREG(mode):
-        kind = KINDS.get(stat.S_IFMT(mode), "no regular file")
+        kind = KINDS.get(stat.S_IFMT(mode), "not a regular file")
         raise TransferError(f"{path}: is {kind}: only regular files are copied", errno.EINVAL)
 
 

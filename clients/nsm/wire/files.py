@@ -167,8 +167,11 @@ class FileContent(NamedTuple):
 
 
 LINK = "is a link"
-SPECIAL = "is no file, directory or link"  # also in the agents of live sessions, word for word
+SPECIAL = "is not a file, directory or link"  # also in the agent, word for word
 """Reasons for leaving something out of a copy that hold for all that is like it."""
+
+_SPECIAL_IN_0_3 = "is no file, directory or link"
+"""The same reason in the words of live agents that an older nsm has started."""
 
 
 class Skipped(NamedTuple):
@@ -180,7 +183,7 @@ class Skipped(NamedTuple):
     @property
     def by_rule(self) -> bool:
         """True for a link or a special file, which are never copied: nothing has failed."""
-        return self.why in (LINK, SPECIAL)
+        return self.why in (LINK, SPECIAL, _SPECIAL_IN_0_3)
 
 
 class FileEvent(NamedTuple):
