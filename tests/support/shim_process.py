@@ -21,6 +21,15 @@ PATIENCE_S = 120
 """Time limit for anything that a process does; reached only in a test that fails."""
 
 
+CODE = {"code": "print(1)", "env": "python"}
+INITIALIZE: Message = {
+    "protocolVersion": "2025-11-25",
+    "capabilities": {},
+    "clientInfo": {"name": "c", "version": "1"},
+}
+"""How a client introduces itself."""
+
+
 class FakeSupervisor:
     """Takes connections on a socket; the test plays the supervisor."""
 

@@ -70,14 +70,6 @@ def test_the_same_methods_with_the_same_arguments(blocking: type, awaited: type)
         assert inspect.getdoc(one), name
 
 
-def test_help_reads_well() -> None:
-    kill: Any = nsm.Client.kill
-    job: Any = nsm.AsyncClient.job
-    assert str(inspect.signature(kill)) == "(self, targets: 'str | Iterable[str]') -> 'KillReport'"
-    assert str(inspect.signature(job)) == "(self, session: 'str', job_id: 'str') -> 'AsyncJob'"
-    assert (inspect.getdoc(nsm.Client.run) or "").startswith("Run code and wait for what comes")
-
-
 WRONG = (
     "bridge.run('deploy', 3)",
     "exec('a', ['ls'], timeout='1')",

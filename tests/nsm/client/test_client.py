@@ -60,29 +60,6 @@ def test_the_current_directory_is_the_project(
     assert "project" not in supervisor.requests[2].args
 
 
-def test_a_directory_that_nobody_named_and_that_is_refused_is_left_out(
-    supervisor: FakeSupervisor, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("HOME", "/nowhere")
-    monkeypatch.chdir(tmp_path)
-
-    def refuse(exchange: Exchange) -> dict[str, Any]:
-        if "project" in exchange.args:
-            raise BadProjectError("It holds keys.")
-        return samples.run_result()
-
-    supervisor.handlers["run"] = refuse
-    with nsm.Client(connection=supervisor.connect()) as client:
-        assert client.run("1", env="python").exit_code == 0
-        with pytest.raises(BadProjectError):
-            client.run("1", env="python", project=".")
-    with (
-        nsm.Client(connection=supervisor.connect(), project=".") as client,
-        pytest.raises(BadProjectError),
-    ):
-        client.run("1", env="python")
-
-
 def test_output_comes_while_it_runs(supervisor: FakeSupervisor, client: nsm.Client) -> None:
     seen: list[tuple[str, str]] = []
     more = threading.Event()

@@ -98,6 +98,15 @@ def test_a_reload_may_take_long(generations: Generations, monkeypatch: pytest.Mo
     assert not told  # nothing runs that is waited for
 
 
+def test_who_reloads_is_told_what_is_waited_for(generations: Generations) -> None:
+    deploy = {"program": "deploy", "client": "claude-code", "scope": "box:shop"}
+    supervisor = generations.add(reload=answer(waits_for=[deploy], waits_s=10))
+    supervisor.hang_up_after = "reload"
+    told: list[ReloadReport] = []
+    generations.client().reload(told.append)
+    assert [each.program for report in told for each in report.waits_for] == ["deploy"]
+
+
 @pytest.mark.parametrize(
     ("op", "known", "answered"),
     [

@@ -515,42 +515,43 @@ def limit_of(*connections: FakeConnection) -> ConnectionLimit:
     return limit
 
 
-def admit(limit: ConnectionLimit) -> bool:
-    return limit.admit(FakeConnection())  # type: ignore[arg-type]
+def stranger(waiting_since_s: float = math.inf) -> FakeConnection:
+    return FakeConnection(waiting_since_s=waiting_since_s)
 
 
-def test_strangers_go_first_and_the_oldest_of_them() -> None:
-    idle = FakeConnection(admitted=True, waiting_since_s=1)
-    newer, older = FakeConnection(waiting_since_s=3), FakeConnection(waiting_since_s=2)
-    limit = limit_of(idle, newer, older)
-    assert admit(limit)
-    assert [each.ended for each in (idle, newer, older)] == [False, False, True]
-    assert admit(limit)
-    assert [each.ended for each in (idle, newer, older)] == [False, True, True]
-    assert limit.displaced == 2
+def idle(waiting_since_s: float) -> FakeConnection:
+    return FakeConnection(admitted=True, waiting_since_s=waiting_since_s)
 
 
-def test_idle_connections_go_after_strangers() -> None:
-    busy = FakeConnection(admitted=True)
-    newer = FakeConnection(admitted=True, waiting_since_s=3)
-    older = FakeConnection(admitted=True, waiting_since_s=2)
-    limit = limit_of(busy, newer, older)
-    assert admit(limit)
-    assert [each.ended for each in (busy, newer, older)] == [False, False, True]
+def busy() -> FakeConnection:
+    return FakeConnection(admitted=True)
 
 
-def test_where_all_are_answered_the_newcomer_is_refused() -> None:
-    busy = [FakeConnection(admitted=True) for _ in range(3)]
-    limit = limit_of(*busy)
-    assert not admit(limit)
-    assert not any(each.ended for each in busy)
-    assert len(limit) == 3
-    limit.leave(busy[0])  # type: ignore[arg-type]
-    assert admit(limit)
+@pytest.mark.parametrize(
+    ("connections", "ended"),
+    [
+        ([idle(1), stranger(3), stranger(2)], [2, 1, 0]),
+        ([busy(), idle(3), idle(2)], [2, 1]),
+        ([busy(), stranger()], [1]),
+        ([busy(), busy()], []),
+    ],
+    ids=["strangers first", "then idle ones", "a stranger whose request is read", "nobody"],
+)
+def test_room_for_a_newcomer_is_made_by_the_oldest_of_least_standing(
+    connections: list[FakeConnection], ended: list[int]
+) -> None:
+    limit = limit_of(*connections)
+    left = [*connections]
+    for number in ended:
+        assert limit.admit(busy())  # type: ignore[arg-type]
+        gone = [each for each in left if each.ended]
+        assert gone == [connections[number]]
+        left.remove(gone[0])
+    assert not limit.admit(stranger())  # type: ignore[arg-type]
+    assert not any(each.ended for each in left)
 
 
 def test_another_token_ends_those_who_came_with_the_old_one() -> None:
-    with_it, stranger = FakeConnection(admitted=True), FakeConnection()
-    limit = limit_of(with_it, stranger)
-    limit.end_admitted()
-    assert (with_it.ended, stranger.ended) == (True, False)
+    with_it, other = busy(), stranger()
+    limit_of(with_it, other).end_admitted()
+    assert (with_it.ended, other.ended) == (True, False)

@@ -30,22 +30,10 @@ NO_UID_MAP = "bwrap: setting up uid map: Permission denied"
             "sysctl -w kernel.unprivileged_userns_clone=1",
         ),
         (
-            NO_PERMISSION,
-            HostFacts(userns_module="N"),
-            "without user namespaces",
-            "user_namespace.enable=1",
-        ),
-        (
             NO_SPACE,
             HostFacts(namespace_limits={"user": 0, "mnt": 100}),
             "user.max_user_namespaces is 0",
             "sysctl -w user.max_user_namespaces=15000",
-        ),
-        (
-            NO_SPACE,
-            HostFacts(namespace_limits={"user": 100, "net": 1}),
-            "user.max_net_namespaces is 1",
-            "user.max_net_namespaces=",
         ),
         (NO_SPACE, FREE, "user 96365, mnt 96365", "nsm kill"),
         *(

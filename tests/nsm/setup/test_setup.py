@@ -292,19 +292,6 @@ def test_a_file_that_its_program_has_written_anew(home: Path, setup: Nsm) -> Non
     assert file.read_text() == json.dumps({"new": 1} | value, indent=2)
 
 
-def test_two_installations_between_which_the_file_was_changed(home: Path, setup: Nsm) -> None:
-    older = agent("cursor", "/old/nsm-mcp", {})
-    with record.locked(lambda: None):
-        plan.apply(plan.plan_setup(older))
-    file = home / ".cursor/mcp.json"
-    file.write_text(file.read_text().replace('{\n  "mcp', '{\n  "mine": 1,\n  "mcp'))
-    assert setup("cursor", "--yes").code == 0
-    assert json.loads(file.read_text())["mcpServers"]["nsm"]["command"] == PROGRAM
-    said = setup("cursor", "--undo", "--yes")
-    assert (said.code, "take out mcpServers.nsm by hand" in said.err) == (1, True)
-    assert json.loads(file.read_text())["mine"] == 1
-
-
 def test_an_entry_of_an_older_installation(home: Path, setup: Nsm) -> None:
     text = '{"servers": {"nsm": {"command": "/old/nsm-mcp", "env": {"PROJECT_DIR": "/x"}}}}'
     write(home, {".config/Code/User/mcp.json": text})

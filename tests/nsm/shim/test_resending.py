@@ -9,18 +9,11 @@ import trio
 
 from json_peer import Message, Peer, call_params, text_of
 from nsm.shim import relay as program
-from shim_process import FakeSupervisor, Shim, fake_supervisor, shim
+from shim_process import CODE, INITIALIZE, FakeSupervisor, Shim, fake_supervisor, shim
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
     from pathlib import Path
-
-CODE = {"code": "print(1)", "env": "python"}
-INITIALIZE: Message = {
-    "protocolVersion": "2025-11-25",
-    "capabilities": {},
-    "clientInfo": {"name": "c", "version": "1"},
-}
 
 
 class Bench:

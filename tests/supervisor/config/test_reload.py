@@ -48,27 +48,11 @@ def told(old: str, new: str) -> list[tuple[str, str, str, bool]]:
             ],
         ),
         (
-            '[environments.py]\npreset = "python"',
-            "[environments.bash]\ntimeout_seconds = 5",
-            [
-                ("environments.py", "there", "none", True),
-                ("environments.bash", "none", "added", True),
-            ],
-        ),
-        (
             '[environments.bash]\nenv = { KEY = "old secret" }',
             '[environments.bash]\nenv = { KEY = "new secret" }\nnetwork = ["a.org"]',
             [
                 ("environments.bash.network", '"off"', '["a.org"]', True),
                 ("environments.bash.env", "(not shown)", "(not shown)", True),
-            ],
-        ),
-        (
-            '[environments.x]\nflake = "path:/a#b"',
-            '[environments.x]\npreset = "bash"',
-            [
-                ("environments.x.preset", "none", '"bash"', False),
-                ("environments.x.flake", '"path:/a#b"', "none", False),
             ],
         ),
     ],

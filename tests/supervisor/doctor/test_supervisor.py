@@ -93,6 +93,12 @@ def test_a_socket_that_was_left_behind(host: Host) -> None:
     assert (row.status, "left" in row.detail) == ("ok", True)
 
 
+def test_something_else_in_its_place(host: Host) -> None:
+    Path(host.socket).touch()
+    row = named(check_places(host), "supervisor")
+    assert (row.status, row.detail) == ("fail", f"{host.socket} is not a socket")
+
+
 def test_a_socket_that_is_open_to_others(host: Host) -> None:
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(host.socket)

@@ -49,6 +49,7 @@ def passed(root: str, name: str, value: str) -> bool:
         ("TZ", "CET-1CEST,M3.5.0,M10.5.0/3", True),
         *(("TZ", value, False) for value in ("", "Europe", "Europe/Nowhere", "../secret")),
         ("TZ", "/etc/localtime", False),
+        ("LC_CTYPE", "C.UTF-8", False),
         ("TZ", "../../etc/passwd", False),
         *((name, "de_DE.UTF-8", False) for name in ("LANGUAGE", "LC_", "LC_ANYTHING", "LOCPATH")),
         *((name, "UTC", False) for name in ("TZDIR", "PATH")),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import samples
 from fakesupervisor import answer
 
 if TYPE_CHECKING:
@@ -16,16 +17,7 @@ if TYPE_CHECKING:
     from cli_bench import Nsm
     from fakesupervisor import FakeSupervisor
 
-FACTS: dict[str, Any] = {
-    "enabled": True,
-    "listen": "127.0.0.1:0",
-    "url": "http://127.0.0.1:4711/mcp",
-    "problem": "",
-    "connections": 2,
-    "max_connections": 64,
-    "displaced": 0,
-    "refused": {},
-}
+FACTS: dict[str, Any] = samples.status()["http"] | {"problem": "", "displaced": 0, "refused": {}}
 
 
 @pytest.fixture(autouse=True)
