@@ -41,7 +41,7 @@ def content(top: int, path: str) -> bytes:
         os.close(fd)
 
 
-def test_what_is_there_is_opened(top: int) -> None:
+def test_a_file_below_is_opened(top: int) -> None:
     assert content(top, "a/a/file") == b"mine"
     os.close(below.open_below(top, "", below.DIRECTORY))
     assert below.look(top, "a/none") is None

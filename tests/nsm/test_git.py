@@ -56,7 +56,7 @@ ALL = [".gitignore", "b", "src/a"]
 # What is listed
 
 
-def test_what_git_ignores_is_not_listed(top: Path) -> None:
+def test_ignored_files_are_not_listed(top: Path) -> None:
     assert listed(top) == ALL
     assert listed(top / "src") == ["a"]
     (top / "src" / "new").touch()
@@ -111,7 +111,7 @@ def copied(directory: Path, target: Path) -> str | None:
     return git.copy_tracked(str(directory), str(target), {"PATH": os.environ["PATH"]})
 
 
-def test_what_git_tracks_is_copied_as_it_is(top: Path, tmp_path: Path) -> None:
+def test_tracked_files_are_copied_as_they_are(top: Path, tmp_path: Path) -> None:
     target = tmp_path / "copy"
     (top / "src" / "a").write_text("changed")
     (top / "src" / "a").chmod(0o755)

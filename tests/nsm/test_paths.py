@@ -154,7 +154,7 @@ def test_several_replace_a_file_at_once(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["facts"]
 
 
-def test_nobody_waits_for_a_fifo_in_the_place_of_a_new_file(tmp_path: Path) -> None:
+def test_a_fifo_in_the_place_of_a_new_file_does_not_block(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "facts.nsm-new")
     with pytest.raises(OSError, match=r"facts\.nsm-new"):
         paths.replace_file(str(tmp_path / "facts"), b"new")

@@ -136,7 +136,7 @@ def test_installs_what_tests_lack_at_once(bootstrap: ModuleType, path: Path, deb
     assert bootstrap.not_installed() == []
 
 
-def test_what_tests_lack_and_cannot_be_installed_is_tried_once(
+def test_packages_of_tests_that_cannot_be_installed_are_tried_once(
     bootstrap: ModuleType, path: Path, debian: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (path / "broken").touch()
@@ -155,7 +155,7 @@ def stamps(bootstrap: ModuleType, root: Path, monkeypatch: pytest.MonkeyPatch) -
     return stamp.base, stamp.project
 
 
-def test_what_makes_the_environment_again(
+def test_changes_that_make_the_environment_again(
     bootstrap: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = TOOLS.parent

@@ -91,7 +91,9 @@ def test_files_and_links_of_others_are_left_alone(tmp_path: Path, kind: str) -> 
     assert (ours / "within").stat().st_mode & 0o777 == 0o750
 
 
-def test_another_users_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_of_another_user_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     place = standin.Place(tmp_path)
     monkeypatch.setattr(os, "getuid", lambda: tmp_path.stat().st_uid + 1)
     with pytest.raises(standin.StandInError, match="belongs to another user"):

@@ -111,6 +111,7 @@ def test_ps_sorted(nsm: Nsm, supervisor: FakeSupervisor) -> None:
         (["shutdown"], 0, "[]\n"),
         (["status"], 1, "null\n"),
         (["status", "pool"], 0, "null\n"),
+        (["events"], 1, ""),
     ],
 )
 def test_verbs_that_start_no_supervisor(
@@ -182,30 +183,3 @@ def test_an_error_of_the_supervisor(nsm: Nsm, supervisor: FakeSupervisor) -> Non
     supervisor.handlers["sessions"] = refuse
     said = nsm("ps")
     assert (said.code, said.out, said.err) == (1, "", "nsm: Too much\\x1b.\nWait.\n")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "options"),
-    [
-        (["doctor"], ["--doctor"]),
-        (["doctor", "--json"], ["--doctor", "--json"]),
-        (["config", "check"], ["--check-config"]),
-        (["config", "show", "--json"], ["--show-config", "--json"]),
-        (["config", "check", "--config", "x y"], ["--check-config", "--config", "x y"]),
-    ],
-)
-def test_verbs_of_the_supervisor_s_program(
-    nsm: Nsm,
-    monkeypatch: pytest.MonkeyPatch,
-    arguments: list[str],
-    options: list[str],
-) -> None:
-    executed: list[list[str]] = []
-
-    def execv(_path: str, argv: list[str]) -> None:
-        executed.append(argv)
-        raise SystemExit(7)
-
-    monkeypatch.setattr(os, "execv", execv)
-    assert nsm(*arguments).code == 7
-    assert [argv[1:] for argv in executed] == [["-P", "-m", "nsmd", *options]]

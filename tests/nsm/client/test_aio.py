@@ -128,7 +128,7 @@ async def test_a_call_cancelled_while_it_writes_closes_the_connection(
             await client.ping()
 
 
-async def test_what_a_callback_raises_cancels_the_run() -> None:
+async def test_an_error_in_a_callback_cancels_the_run() -> None:
     async with connected() as (client, server, nursery):
         messages: list[object] = []
 

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
-import re
 import signal
-import subprocess
-import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -68,65 +65,6 @@ def test_the_same_methods_with_the_same_arguments(blocking: type, awaited: type)
         assert not inspect.iscoroutinefunction(one)
         assert inspect.iscoroutinefunction(other) == (name not in NOT_AWAITED), name
         assert inspect.getdoc(one), name
-
-
-WRONG = (
-    "bridge.run('deploy', 3)",
-    "exec('a', ['ls'], timeout='1')",
-    "files('a').read(3)",
-    "fork('a', count='2')",
-    "kill(3)",
-    "ports.open('a', '80')",
-    "run('x', env='python', timeout='1')",
-    "sessions(1)",
-)
-"""Calls with one mistake each, as a user may make it."""
-
-RIGHT = """\
-    result: nsm.RunResult = {wait}client.run("x", env="python", timeout_s=3)
-    job: nsm.{kind}Job = {wait}client.exec("a", ["ls"], tty=(24, 80))
-    done: nsm.JobResult = {wait}job.collect()
-    content: bytes = {wait}client.files("a").read("x", max_bytes=10)
-    row: nsm.PortRow = {wait}client.ports.open("a", 80)
-    forks: int = len(({wait}client.fork("a", count=2)).forks)
-    print(result, done, content, row, forks)
-"""
-
-
-def program() -> str:
-    lines = ["import nsm", ""]
-    for kind, word, wait in (("", "", ""), ("Async", "async ", "await ")):
-        lines += [f"{word}def right{kind}(client: nsm.{kind}Client) -> None:"]
-        lines += RIGHT.format(kind=kind, wait=wait).splitlines()
-        lines += [f"{word}def wrong{kind}(client: nsm.{kind}Client) -> None:"]
-        lines += [f"    {wait}client.{call}  # wrong" for call in WRONG]
-    return "\n".join([*lines, ""])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("checker", ["mypy", "pyright"])
-def test_checkers_find_each_mistake_and_no_other(tmp_path: Path, checker: str) -> None:
-    path = tmp_path / "program.py"
-    path.write_text(program())
-    (tmp_path / "pyrightconfig.json").write_text('{"typeCheckingMode": "strict"}')
-    options = {
-        "mypy": ["--strict", "--no-error-summary", f"--cache-dir={tmp_path}/cache"],
-        "pyright": ["--pythonpath", sys.executable],
-    }
-    ended = subprocess.run(
-        [sys.executable, "-m", checker, *options[checker], path.name],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    found = {int(line) for line in re.findall(r"program\.py:(\d+):.*error", ended.stdout)}
-    wrong = {
-        number
-        for number, line in enumerate(program().splitlines(), start=1)
-        if line.endswith("# wrong")
-    }
-    assert found == wrong, ended.stdout + ended.stderr
 
 
 # The current directory as the project, and why it may be none.

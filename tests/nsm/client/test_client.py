@@ -131,7 +131,7 @@ def test_code_that_cannot_be_sent(client: nsm.Client) -> None:
 
 
 @pytest.mark.parametrize("raised", [BrokenPipeError, SystemExit])
-def test_what_a_callback_raises_cancels_and_comes_out(
+def test_an_error_in_a_callback_cancels_the_run_and_comes_out(
     supervisor: FakeSupervisor, client: nsm.Client, raised: type[BaseException]
 ) -> None:
     cancelled = threading.Event()

@@ -69,7 +69,7 @@ def test_links_and_special_files_are_left_out_by_rule(tmp_path: Path) -> None:
     assert below(tmp_path) == []
 
 
-def test_what_is_here_and_no_file_to_replace_stays(tmp_path: Path) -> None:
+def test_links_pipes_and_directories_here_stay(tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("mine")
     top = tmp_path / "in"
     (top / "directory").mkdir(parents=True)

@@ -55,7 +55,7 @@ def test_an_address_becomes_arguments_of_ssh(
         "http://big",
     ],
 )
-def test_what_is_no_address_is_refused(config: Path, address: str) -> None:
+def test_an_address_of_another_form_is_refused(config: Path, address: str) -> None:
     assert not config.exists()
     with pytest.raises(HostError, match="is not an address of a host"):
         find_host(address)
@@ -101,7 +101,7 @@ def test_directories_of_projects_are_mapped() -> None:
         ("exec sleep 1000", "the process of the connection has not answered for "),
     ],
 )
-def test_what_cannot_be_forwarded(
+def test_a_forward_that_fails_tells_why_and_the_next_command(
     does: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The error says what happened and what to do next, with a command to copy."""

@@ -85,7 +85,7 @@ def test_no_file_behind_a_link_is_copied(project: Path, tmp_path: Path, name: st
     }
 
 
-def test_what_changes_during_a_copy_leads_nowhere(project: Path, tmp_path: Path) -> None:
+def test_a_change_during_a_copy_leads_nowhere(project: Path, tmp_path: Path) -> None:
     (project / "a").mkdir()
     for name in ("a/id_victim", "b", "c", "d"):
         (project / name).write_text("decoy")
@@ -105,7 +105,7 @@ def test_files_with_two_names_are_copied_as_two(project: Path) -> None:
     assert copied(project) == {"file": b"mine", "other": b"mine"}
 
 
-def test_nothing_is_copied_if_git_cannot_say_what_it_ignores(project: Path) -> None:
+def test_a_project_is_not_copied_if_git_cannot_say_what_it_ignores(project: Path) -> None:
     (project / ".gitignore").write_text(".env\n")
     (project / ".env").write_text("secret")
     assert listed(project) == [".gitignore", "file"]
@@ -196,7 +196,7 @@ def test_a_python_of_debian_12_takes_it_too(copy: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("name", ["../out", "/out", "link/out", ".", "a/../../out"])
-def test_nothing_outside_is_touched(copy: Path, name: str) -> None:
+def test_a_difference_touches_no_file_outside(copy: Path, name: str) -> None:
     out = copy.parent / "out"
     out.write_text("mine")
     received.receive(str(copy), difference(("link", b"->..")))

@@ -247,7 +247,7 @@ async def test_an_answer_to_head_has_no_body(
         "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Key: AA==\r\n",
     ],
 )
-async def test_nothing_is_upgraded(serve: Serve, upgrade: str) -> None:
+async def test_a_connection_is_never_upgraded(serve: Serve, upgrade: str) -> None:
     async with serve() as peer:
         await peer.post(b"as before", headers=HEAD + upgrade)
         head, body = await peer.answer()

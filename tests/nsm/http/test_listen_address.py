@@ -60,12 +60,12 @@ def test_loopback_and_sockets_are_taken(text: str, meant: Port | UnixPath) -> No
         "",
     ],
 )
-def test_nothing_wider_is(text: str) -> None:
+def test_addresses_that_other_machines_reach_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="expected"):
         parse_listen(text)
 
 
-def test_what_clients_say_who_mean_it() -> None:
+def test_hosts_that_clients_name_for_an_address() -> None:
     assert own_hosts(Port("127.0.0.1", 7643)) == {"127.0.0.1:7643", "localhost:7643"}
     assert own_hosts(Port("::1", 7643)) == {"[::1]:7643", "localhost:7643"}
     assert own_hosts(Port("127.0.0.1", 80)) >= {"127.0.0.1", "localhost", "localhost:80"}
@@ -113,6 +113,6 @@ def test_ports_of_sessions(text: str, port: ConfiguredPort) -> None:
         *("a b:80", "a/b:80", "web:٣", "web:-1", "web:8000=unix:x", "web:8000=8000"),
     ],
 )
-def test_what_is_no_port_of_a_session(text: str) -> None:
+def test_a_port_of_another_form_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="expected"):
         parse_port(text)

@@ -19,22 +19,17 @@ def path(tmp_path: Path) -> str:
     return str(tmp_path / "state" / "nsm" / "http-token")
 
 
-def test_a_token_is_made_when_it_is_first_needed_for_its_user_only(path: str) -> None:
-    token = httptoken.ensure(path)
+def test_a_token_is_made_for_its_user_only_whatever_the_umask_is(path: str) -> None:
+    before = os.umask(0)
+    try:
+        token = httptoken.ensure(path)
+    finally:
+        os.umask(before)
     assert len(token) >= 43  # 256 bits
     assert httptoken.ensure(path) == token
     assert httptoken.read(path) == token
     assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
     assert stat.S_IMODE(os.stat(os.path.dirname(path)).st_mode) == 0o700
-
-
-def test_whatever_the_umask_is(path: str) -> None:
-    before = os.umask(0)
-    try:
-        httptoken.ensure(path)
-    finally:
-        os.umask(before)
-    assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
 
 
 def test_threads_that_make_the_token_at_once_have_the_same(path: str) -> None:
@@ -63,7 +58,7 @@ def test_a_token_that_others_may_have_read_is_refused(path: str, mode: int) -> N
 
 
 @pytest.mark.parametrize("text", ["", "short", "x" * 2000, "a b" * 20, "é" * 40, "x" * 40 + "\0"])
-def test_what_is_no_token_is_refused(path: str, text: str) -> None:
+def test_a_file_without_a_token_is_refused(path: str, text: str) -> None:
     httptoken.ensure(path)
     Path(path).write_text(text, encoding="utf-8")
     with pytest.raises(TokenError, match="holds no token"):

@@ -47,7 +47,7 @@ def test_directories_that_no_link_names(tmp_path: Path, name: str, shown: bool) 
     "name",
     ["shadow", "environment", "ssh/ssh_config", "ssl/private/key", "python3/sitecustomize.py"],
 )
-def test_what_is_about_the_host_or_its_people_stays_hidden(tmp_path: Path, name: str) -> None:
+def test_files_about_the_host_or_its_people_stay_hidden(tmp_path: Path, name: str) -> None:
     file(tmp_path, name)
     file(tmp_path, "open")
     link(tmp_path, "share/x", f"/etc/{name}")
@@ -66,7 +66,7 @@ def test_a_whole_directory_stays_hidden_for_what_is_in_it(tmp_path: Path) -> Non
     assert linked_files((), str(tmp_path)) == ("/etc/ssl/misc",)
 
 
-def test_what_not_everyone_can_read_stays_hidden(tmp_path: Path) -> None:
+def test_files_that_not_everyone_can_read_stay_hidden(tmp_path: Path) -> None:
     file(tmp_path, "closed", 0o640)
     file(tmp_path, "wiki/config/password")
     (tmp_path / "etc/wiki").chmod(0o750)

@@ -190,7 +190,7 @@ def test_ioctls_that_load_modules_or_set_keys_of_the_host(machine: str) -> None:
 
 @MACHINES
 @given(other=st.integers(1, 2**32 - 1), upper=st.integers(0, 2**32 - 1))
-def test_nobody_schedules_others(machine: str, other: int, upper: int) -> None:
+def test_a_process_schedules_no_other(machine: str, other: int, upper: int) -> None:
     """Threads have numbers, too, and cannot be told from forks: for these it is pretended."""
     above = upper << 32
     for name in ("sched_setaffinity", "sched_setscheduler", "sched_setparam", "sched_setattr"):

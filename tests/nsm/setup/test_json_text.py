@@ -39,7 +39,7 @@ def test_a_value_comes_and_the_rest_stays(text: str) -> None:
         assert added.count("\n") == added.count("\r\n")
 
 
-def test_what_is_added_looks_as_what_is_there() -> None:
+def test_an_entry_is_added_in_the_style_of_its_neighbours() -> None:
     tabs = '{\n\t"servers": {\n\t\t"other": {\n\t\t\t"url": "x" // why\n\t\t} // end\n\t}\n}\n'
     assert json_text.with_value(tabs, ["servers", "nsm"], {"command": "n"}) == (
         '{\n\t"servers": {\n\t\t"other": {\n\t\t\t"url": "x" // why\n\t\t}, // end\n'
@@ -74,7 +74,7 @@ def test_items() -> None:
         ('{"a\n": 1}', "line 1: a name in quotes"),
     ],
 )
-def test_what_is_no_json_is_refused_with_its_line(text: str, why: str) -> None:
+def test_text_that_is_not_json_is_refused_with_its_line(text: str, why: str) -> None:
     with pytest.raises(ValueError, match=r"^line \d+: ") as refused:
         json_text.parse(text)
     assert why in str(refused.value)

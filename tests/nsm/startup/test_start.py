@@ -216,7 +216,7 @@ def test_a_shortage_of_processes_is_not_final(
     assert isinstance(caught.value, CannotStartError) is final
 
 
-def test_nobody_waits_for_one_that_cannot_start_but_the_sessions(
+def test_sessions_are_kept_for_a_supervisor_that_cannot_start(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A correction of the configuration may take longer than the holder lingers."""

@@ -27,7 +27,7 @@ def result(stdout: str = "", stderr: str = "", **changes: Any) -> RunResult:
     return outcome._replace(**changes)
 
 
-def test_what_differs_is_told_by_line() -> None:
+def test_differences_are_told_by_line() -> None:
     found = compare(recorded("a\nb\nc\n", exit_code=0), result("a\nB\nc\n", "no\n", exit_code=1))
     assert [(each.what, each.lines) for each in found] == [
         ("ending", ("- exit code 0", "+ exit code 1")),

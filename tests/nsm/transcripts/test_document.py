@@ -34,7 +34,7 @@ def read(events: list[Any] | bytes) -> SessionTranscript:
     return read_transcript(io.BytesIO(events), "it")
 
 
-def test_what_logs_wrote_is_read() -> None:
+def test_a_file_written_by_logs_is_read() -> None:
     job = {"job": "1", "client": "nsm", "command": "ls", "command_omitted": 0, "started_at": 1.0}
     events = lines()
     events.insert(1, {"event": "weather", "rain": True})
@@ -49,19 +49,6 @@ def test_what_logs_wrote_is_read() -> None:
     assert execution.printed("stderr") == [""]
     assert execution.end is not None
     assert execution.end.exit_code == 0
-
-
-def test_gaps_of_output_part_it() -> None:
-    events = lines()
-    events[3:3] = [OUTPUT | {"text": "2\n"}, OUTPUT | {"text": "3\n", "skipped": 7}]
-    assert read(events).executions[0].printed("stdout") == ["1\n2\n", "3\n"]
-
-
-def test_an_end_that_is_missing() -> None:
-    transcript = read(lines()[:-1])
-    assert not transcript.whole
-    transcript = read(lines()[:-2])
-    assert transcript.executions[0].end is None
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,7 @@ def test_a_cell_for_each_execution() -> None:
     assert third["outputs"] == []
 
 
-def test_what_code_printed_and_displayed() -> None:
+def test_printed_text_and_displayed_values_are_outputs() -> None:
     displays = [
         {"data": {"text/plain": "<Figure>", "image/png": "AAAA"}, "omitted": {}},
         {"data": {}, "omitted": {"image/png": 9000}},

@@ -230,7 +230,7 @@ def nested(depth: int) -> Any:
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_what_may_not_be_sent_is_a_local_error(value: object) -> None:
+def test_a_value_that_has_no_frame_is_a_local_error(value: object) -> None:
     with pytest.raises(LocalProtocolError):
         encode_frame({"a": value})
 

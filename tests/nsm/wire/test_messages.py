@@ -443,13 +443,9 @@ OUTPUT = {"execution_id": "x-1", "stream": "stderr", "text": "hm"}
     ("event", "data"),
     [
         ("session", samples.session_start(started_at="now")),
-        ("session", {}),
-        ("execution", samples.execution_start(code=None)),
         ("output", OUTPUT | {"stream": "stdin"}),
-        ("output", OUTPUT | {"skipped": "5"}),
         ("finished", samples.execution_end(displays=[5])),
         ("finished", samples.execution_end(displays=[{"data": {"a": 1}, "omitted": {}}])),
-        ("finished", samples.execution_end(displays=[{"data": {}, "omitted": {"a": "b"}}])),
         ("finished", samples.execution_end(truncated={"stdout": 5})),
         ("finished", samples.execution_end(error="no")),
     ],

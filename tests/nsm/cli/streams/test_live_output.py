@@ -60,7 +60,7 @@ def test_code_that_prints_a_mark_loses_nothing() -> None:
     assert live.rest(whole, 8).left_out_bytes == 8
 
 
-def test_where_counting_fails_nothing_is_repeated() -> None:
+def test_output_is_not_repeated_if_counting_fails() -> None:
     """Bytes that were no UTF-8 have other lengths in text than in the output."""
     final = "head" + mark(300) + "x" * 100 + "tail"
     rest = shown("head" + "y" * 300 + "z" * 90).rest(final, 300)

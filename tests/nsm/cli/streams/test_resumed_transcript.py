@@ -35,7 +35,7 @@ def taken(*events: Told) -> list[Told]:
     return [(event.event, event.data) for event in shown if event is not None]
 
 
-def test_what_has_ended_is_not_shown_again() -> None:
+def test_an_execution_that_has_ended_is_shown_once() -> None:
     first = [SESSION, begin(), output("a"), end()]
     new = [begin("y"), output("b", "y"), end("y")]
     assert taken(*first, AGAIN, *first, *new) == first + new
@@ -62,7 +62,7 @@ def test_another_transcript_has_what_was_printed_since() -> None:
     assert taken(*first, AGAIN, SESSION, begin(started_at=9.0), *later) == first + later
 
 
-def test_what_is_told_a_third_time_counts_from_the_second() -> None:
+def test_a_third_telling_counts_from_the_second() -> None:
     first = [SESSION, begin(), output("abc")]
     second = [SESSION, begin(started_at=9.0), output("de")]
     third = [SESSION, begin(started_at=9.0), output("def")]

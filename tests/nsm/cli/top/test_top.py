@@ -146,7 +146,7 @@ def test_a_filter_and_a_smaller_window(person: Terminal) -> None:
     leave(person)
 
 
-def test_who_hangs_up_is_not_asked_again_at_once(
+def test_a_supervisor_that_hangs_up_is_not_asked_again_at_once(
     sessions: Sessions, variables: dict[str, str]
 ) -> None:
     def hang_up(exchange: Exchange) -> dict[str, Any]:
@@ -243,7 +243,7 @@ def test_json_for_programs(
     assert 0 < beta["cpu_percent"] <= 50
 
 
-def test_what_it_cannot_do(
+def test_top_refuses_without_terminal_supervisor_or_a_possible_delay(
     variables: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("NSM_SOCKET", variables["NSM_SOCKET"])

@@ -103,13 +103,13 @@ def test_lines_since_a_time_are_chosen(path: Path, nsm: Nsm) -> None:
         ),
     ],
 )  # fmt: skip
-def test_words(told: bytes, words: str) -> None:
+def test_a_line_in_words(told: bytes, words: str) -> None:
     parsed = audit.parsed(told)
     assert parsed is not None
     assert audit.words(parsed) == words
 
 
-def test_where_nothing_was_written(path: Path, nsm: Nsm) -> None:
+def test_an_audit_without_lines_names_its_file(path: Path, nsm: Nsm) -> None:
     assert nsm("audit") == (0, "", f"nsm: nothing is written down yet, in {path}\n")
 
 
@@ -188,7 +188,7 @@ def ended(**changes: Any) -> bytes:
         (b'{"at": "x", "event": "new", "id": 7}', "-: new"),
     ],
 )
-def test_bridge_words(told: bytes, words: str) -> None:
+def test_a_line_of_the_bridge_in_words(told: bytes, words: str) -> None:
     parsed = audit.parsed(told)
     assert parsed is not None
     said = audit.bridge_words(parsed)

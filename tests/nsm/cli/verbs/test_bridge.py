@@ -14,8 +14,6 @@ import samples
 from fakesupervisor import FakeSupervisor, answer
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from cli_bench import Nsm
     from fakesupervisor import Exchange, Handler
 
@@ -72,7 +70,7 @@ def test_ls(supervisor: FakeSupervisor, nsm: Nsm) -> None:
     assert json.loads(out)["problems"] == [problem]
 
 
-def test_what_the_supervisor_does_not_have_is_a_note(
+def test_variables_that_the_supervisor_lacks_are_a_note(
     supervisor: FakeSupervisor, nsm: Nsm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     row = samples.program_row(env=["A", "KEY", "HOST"], unset=["KEY", "HOST"])
@@ -96,18 +94,6 @@ def test_what_the_supervisor_does_not_have_is_a_note(
         assert nsm("bridge", *words)[::2] == (0, "")
     supervisor.handlers["bridge_programs"] = report(samples.program_row())
     assert nsm("bridge", "check") == (0, "", "")
-
-
-def test_a_check_needs_no_supervisor_and_starts_none(
-    nsm: Nsm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def become(_program: str, _words: list[str]) -> None:
-        raise SystemExit(1)
-
-    monkeypatch.setattr(os, "execv", become)
-    monkeypatch.setenv("NSM_SOCKET", str(tmp_path / "none.sock"))
-    assert nsm("bridge", "check") == (1, "", "")
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ def test_a_path_that_means_no_change_is_named(capsys: pytest.CaptureFixture[str]
     )
 
 
-def test_what_is_in_a_directory_stays_with_it() -> None:
+def test_changes_in_a_directory_that_is_left_out_are_left_out() -> None:
     """A link out of the project is left out; what lies where it would be is not taken away."""
     folder, link = FileState("directory", 0o755, 0, ""), FileState("symlink", 0, 4, "t")
     replaced = ChangeRow("src", "changed", folder, link, "", "a link that leads out", "")

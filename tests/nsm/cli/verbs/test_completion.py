@@ -206,21 +206,3 @@ def _said(shell: str, arguments: list[str], bin_path: str) -> list[str]:
     )
     assert done.stderr == ""
     return done.stdout.split("\n")[:-1]
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_the_shell_takes_its_script(shell: str, nsm: Nsm) -> None:
-    program = shutil.which(shell)
-    script = nsm("completion", shell).out
-    assert "nsm" in script
-    if program is None:
-        pytest.skip(f"not here: {shell} is not installed, and nsm does not need it")
-    done = subprocess.run(
-        [program, "-n"],
-        input=script,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=TIMEOUT_S,
-    )
-    assert (done.returncode, done.stderr) == (0, "")

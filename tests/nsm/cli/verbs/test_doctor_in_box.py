@@ -50,7 +50,7 @@ def found(name: str, tools: str = "/nowhere") -> HostCheck:
     return next(check for check in doctor.checks_in_box(tools) if check.name == name)
 
 
-def test_what_is_well_is_said(supervisor: FakeSupervisor, tmp_path: Path) -> None:
+def test_each_part_has_a_row(supervisor: FakeSupervisor, tmp_path: Path) -> None:
     for name in ("nsm", "nsm-mcp"):
         (tmp_path / name).touch(mode=0o755)
     states = {check.name: check.status for check in doctor.checks_in_box(str(tmp_path))}

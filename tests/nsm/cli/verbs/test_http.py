@@ -36,7 +36,7 @@ def rows(text: str) -> dict[str, str]:
     return {name: value for name, value in split}  # noqa: C416  # dict() does not say so of types
 
 
-def test_what_is_wrong(nsm: Nsm, supervisor: FakeSupervisor) -> None:
+def test_status_tells_the_problem_and_the_refusals(nsm: Nsm, supervisor: FakeSupervisor) -> None:
     refused = {"token": 3, "host": 1}
     more = {"url": "", "problem": "the port is\x1b[31m taken", "refused": refused}
     supervisor.handlers["http"] = answer(**FACTS | more)

@@ -139,11 +139,6 @@ def test_following_goes_on_at_the_next_supervisor(
 # `nsm events`, `nsm status times` and `nsm status metrics`.
 
 
-@pytest.mark.parametrize("verb", ["status metrics", "events"])
-def test_without_supervisor(nsm: Nsm, verb: str) -> None:
-    assert nsm(*verb.split()) == (1, "", "nsm: no supervisor is running\n")
-
-
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [

@@ -224,7 +224,7 @@ def test_no_image_is_written_through_a_link(
     assert list((tmp_path / "victim").iterdir()) == []
 
 
-def test_where_images_cannot_be_written_nothing_is_run(
+def test_code_is_not_run_if_its_images_cannot_be_written(
     nsm: Nsm, supervisor: FakeSupervisor
 ) -> None:
     said = nsm("run", "-e", "python", "--images", f"{__file__}/x", "x")

@@ -78,7 +78,7 @@ def host(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
     return Host(tmp_path, monkeypatch)
 
 
-def test_what_is_installed_is_taken_back(host: Host, nsm: Nsm) -> None:
+def test_uninstall_takes_back_what_install_did(host: Host, nsm: Nsm) -> None:
     said = nsm("service", "install", "--yes")
     written = {each.name: each.read_text() for each in host.units.iterdir()}
     assert written == units([f"{host.bin}/nsm-supervisor"], [f"{host.bin}/nsm"])
@@ -104,7 +104,7 @@ def test_what_is_installed_is_taken_back(host: Host, nsm: Nsm) -> None:
     assert host.asked() == []
 
 
-def test_nothing_is_done_without_an_answer(host: Host, nsm: Nsm) -> None:
+def test_units_are_changed_only_after_an_answer(host: Host, nsm: Nsm) -> None:
     for action in ("install", "uninstall"):
         host.units.mkdir(parents=True, exist_ok=True)
         if action == "uninstall":
