@@ -51,7 +51,7 @@ async def works(peer: Peer) -> bool:
     return bool(result["stdout"] == "works")
 
 
-async def test_a_thousand_that_say_nothing(
+async def test_a_thousand_silent_clients_delay_no_other(
     many_descriptors: None, autojump_clock: trio.abc.Clock
 ) -> None:
     async with bench() as it:

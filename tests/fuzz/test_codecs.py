@@ -109,7 +109,7 @@ def damaged(draw: st.DrawFn, seeds: list[bytes]) -> bytes:
 
 
 @pytest.mark.parametrize("name", CODECS)
-def test_damaged_input(name: str) -> None:
+def test_damaged_input_is_read_or_refused(name: str) -> None:
     @FEW
     @given(data=damaged(SEEDS[name]))
     def run(data: bytes) -> None:
@@ -120,7 +120,7 @@ def test_damaged_input(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CODECS)
-def test_much_damaged_input(name: str) -> None:
+def test_much_damaged_input_is_read_or_refused(name: str) -> None:
     @settings(max_examples=3_000)
     @given(data=damaged(SEEDS[name]))
     def run(data: bytes) -> None:
@@ -139,7 +139,7 @@ VALUES: st.SearchStrategy[Any] = st.recursive(
 
 
 @pytest.mark.parametrize("name", ["attach-line", "from-mcp-client", "artifact-metadata"])
-def test_json_of_other_shapes(name: str) -> None:
+def test_json_of_other_shapes_is_read_or_refused(name: str) -> None:
     """Valid JSON whose members are of any type."""
     shapes = [json.loads(seed) for seed in SEEDS[name]]
 

@@ -82,7 +82,7 @@ def on_virtual_time(scenario: Callable[[], Awaitable[None]]) -> None:
 
 @FEW
 @given(data=damaged([HELLO, *SEEDS["from-client"]]), whole=st.booleans())
-def test_clients_that_send_anything(data: bytes, whole: bool) -> None:
+def test_clients_that_send_anything_delay_no_other(data: bytes, whole: bool) -> None:
     async def scenario() -> None:
         async with bench() as it:
             end = it.raw()
@@ -105,7 +105,9 @@ def test_clients_that_send_anything(data: bytes, whole: bool) -> None:
         max_size=6,
     )
 )
-def test_requests_with_anything_in_them(requests: list[tuple[str, dict[str, Any]]]) -> None:
+def test_requests_with_anything_in_them_harm_no_other_client(
+    requests: list[tuple[str, dict[str, Any]]],
+) -> None:
     async def scenario() -> None:
         async with bench() as it:
             odd, peer = await it.connect(), await it.connect()
@@ -128,7 +130,7 @@ def test_requests_with_anything_in_them(requests: list[tuple[str, dict[str, Any]
     says=st.lists(frames() | damaged(SEEDS["from-agent"]), min_size=1, max_size=5),
     then=st.sampled_from(["answer", "silence", "end"]),
 )
-def test_agents_that_lie(
+def test_agents_that_lie_harm_no_other_session(
     begins: bool,
     says: list[dict[str, Any] | bytes],
     then: str,

@@ -35,7 +35,7 @@ def nsm() -> Generator[World]:
         pytest.param(MODERN, "stdio", marks=pytest.mark.slow),
     ],
 )
-async def test_a_whole_session(nsm: World, over: str, revision: str) -> None:
+async def test_the_python_client_completes_a_session(nsm: World, over: str, revision: str) -> None:
     way = nsm.stdio if over == "stdio" else nsm.http
     assert faults(await by_python(way, revision=revision), revision=revision) == []
 

@@ -296,7 +296,7 @@ def place(monkeypatch: pytest.MonkeyPatch) -> Generator[Path]:
         yield directory
 
 
-def test_nothing_is_lost(place: Path) -> None:
+def test_no_session_is_lost_over_random_faults(place: Path) -> None:
     faulthandler.cancel_dump_traceback_later()  # pytest's; this takes its time
     groups = control_groups()
     with Household() as household:

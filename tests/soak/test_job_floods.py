@@ -44,7 +44,7 @@ def check_memory(it: Supervisor, session: str) -> None:
     assert peaks[1] < SUPERVISOR_MB
 
 
-def test_ten_thousand_short_programs() -> None:
+def test_ten_thousand_short_programs_have_their_output_and_code() -> None:
     faulthandler.cancel_dump_traceback_later()  # pytest's; this takes its time
     count = scaled(10_000)
 
@@ -71,7 +71,7 @@ def test_ten_thousand_short_programs() -> None:
             client.kill_all()
 
 
-def test_output_that_nobody_reads() -> None:
+def test_output_that_nobody_reads_is_bounded() -> None:
     faulthandler.cancel_dump_traceback_later()  # pytest's; this takes its time
     with (
         tempfile.TemporaryDirectory(prefix="nsm-") as path,

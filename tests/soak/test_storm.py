@@ -340,7 +340,7 @@ def test_every_answer_is_matched_to_its_question(storm: type[Storm]) -> None:
 
 
 @pytest.mark.slow
-def test_thousands_of_executions(storm: type[Storm]) -> None:
+def test_thousands_of_executions_are_all_answered(storm: type[Storm]) -> None:
     tally = storm.tally = Tally()
     while tally.executions < EXECUTIONS:
         run_storm(storm, examples=10, steps=100)

@@ -89,7 +89,7 @@ def ps(it: Supervisor) -> float:
     return used() - before
 
 
-async def test_a_thousand(shared: Supervisor) -> None:
+async def test_a_thousand_sessions_stay_within_memory_and_descriptors(shared: Supervisor) -> None:
     it = shared
     costs_of_none = [ps(it) for _ in range(3)]
     before = len(os.listdir(f"/proc/{it.pid}/fd"))

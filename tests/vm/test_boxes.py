@@ -170,7 +170,7 @@ def test_a_weight_of_the_processor(running: Person) -> None:
     assert heavy > 3 * light, told
 
 
-def test_files_descriptors_and_inotify(running: Person) -> None:
+def test_a_box_bounds_files_descriptors_and_inotify(running: Person) -> None:
     most = int(running.shell("cat /proc/sys/fs/inotify/max_user_instances").stdout)
     done = box(running, "python3", "-c", OTHERS, limits={"descriptors": 300})
     assert done.stdout.split("\n")[:-1] == [

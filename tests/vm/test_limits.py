@@ -135,7 +135,7 @@ def test_the_kernel_keeps_limits_in_a_login_by_ssh(bob: Person) -> None:
     assert '"memory": "cgroup"' in done.stdout, done
 
 
-def test_limits_of_root_hold(root: Person) -> None:
+def test_the_kernel_keeps_limits_under_root(root: Person) -> None:
     root.configure(CONFIG)
     root.start()
     kernel_keeps_limits(root)
@@ -143,7 +143,7 @@ def test_limits_of_root_hold(root: Person) -> None:
 
 
 @pytest.mark.parametrize("name", ["ada", "root"])
-def test_doctor_names_what_keeps_them(name: str, request: pytest.FixtureRequest) -> None:
+def test_doctor_names_what_keeps_limits(name: str, request: pytest.FixtureRequest) -> None:
     person: Person = request.getfixturevalue(name)
     shown = person.nsm("doctor").stdout
     assert "cgroup" in shown or "control group" in shown, shown

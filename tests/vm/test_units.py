@@ -18,7 +18,7 @@ def show(ada: Person, *properties: str, unit: str = SERVICE) -> dict[str, str]:
     return dict(line.split("=", 1) for line in lines)
 
 
-def test_the_first_client_starts_it(ada: Person) -> None:
+def test_the_first_client_starts_the_unit(ada: Person) -> None:
     ada.install_units()
     assert show(ada, "ActiveState") == {"ActiveState": "inactive"}
     pid = ada.reach()["pid"]
@@ -104,7 +104,7 @@ def test_lingering_starts_it_without_a_login(ada: Person) -> None:
     assert json.loads(ada.nsm("service", "status", "--json").check())["lingering"] is True
 
 
-def test_stopped_it_leaves_nothing(ada: Person) -> None:
+def test_a_stopped_unit_leaves_no_process_or_group(ada: Person) -> None:
     ada.run("import subprocess; subprocess.Popen(['sleep', '1000'])", session="six")
     ada.shell("systemctl --user stop nsm-supervisor.socket nsm-supervisor.service").check()
     assert show(ada, "ActiveState", "Result") == {"ActiveState": "inactive", "Result": "success"}
