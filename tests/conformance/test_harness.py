@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 from collections.abc import Generator
@@ -160,7 +161,7 @@ def test_an_agent_that_knows_the_base_exchange_only(tmp_path: Path) -> None:
     """The target is judged by what it can do: the rest is not applicable."""
     (tmp_path / "old.py").write_text(OLD_AGENT)
     directory = Path(sandbox_agent.__file__).parent
-    target = any_agent(f"{sys.executable} {tmp_path}/old.py {directory}")
+    target = any_agent(shlex.join([sys.executable, f"{tmp_path}/old.py", str(directory)]))
     cases = {
         "passed": "code = 'print(1)'\nstdout = \"1\\n\"",
         "failed": "code = 'raise SystemError'\nexit_code = 2",
@@ -178,7 +179,7 @@ def test_an_agent_that_tells_less_than_it_says(tmp_path: Path) -> None:
     promise = OLD_AGENT.replace('"ready",', '"ready", "capabilities": ["execute.result"],')
     (tmp_path / "less.py").write_text(promise)
     directory = Path(sandbox_agent.__file__).parent
-    target = any_agent(f"{sys.executable} {tmp_path}/less.py {directory}")
+    target = any_agent(shlex.join([sys.executable, f"{tmp_path}/less.py", str(directory)]))
     report = run_case(only(tmp_path, HEAD + "code = 'pass'"), target)
     assert report.status == "failed"
     assert "the result has no displays, truncated, timed_out" in report.problems[0]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 
 import nsm
-from e2e_support import end_supervisor, supervisor
+from e2e_support import end_supervisor, supervisor, write_program
 from nsm.wire.errors import CannotStartError
 
 pytestmark = pytest.mark.jail
@@ -41,8 +40,7 @@ def test_a_mistake_is_named_at_once_and_sessions_wait(
             end_supervisor(it.socket)
 
 
-BROKEN = """#!{python} -P
-import sys
+BROKEN = """import sys
 from nsmd.app import {module}
 def broken(*_: object, **__: object) -> None:
     raise ValueError("a fault")
@@ -64,8 +62,7 @@ def test_a_fault_in_the_supervisor_ends_no_session(short_dir: Path, broken: str)
     """A supervisor that takes the sessions over, and fails then."""
     module, _, name = broken.partition(".")
     program = short_dir / "nsm-supervisor"
-    program.write_text(BROKEN.format(python=sys.executable, module=module, name=name))
-    program.chmod(0o755)
+    write_program(program, BROKEN.format(module=module, name=name))
     with supervisor(short_dir) as it:
         with it.client() as client:
             client.run("x = 41", env="python", session="a")

@@ -7,7 +7,6 @@ import re
 import select
 import signal
 import subprocess
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -18,7 +17,7 @@ import pytest
 
 import nsm
 import restricted_mounts
-from e2e_support import program, run
+from e2e_support import program, run, write_program
 from nsm.wire.messages import PROTOCOL_VERSION
 from sshd import far_machine
 from terminal import Terminal
@@ -188,8 +187,7 @@ def test_a_changed_host_key_is_refused(tmp_path_factory: pytest.TempPathFactory)
         assert other.run("nsm", "run", "-e", "python", "print(1)").stdout == "1\n"
 
 
-OTHER_VERSION = f"""\
-#!{sys.executable}
+OTHER_VERSION = """\
 import sys
 from nsm.wire import messages
 messages.PROTOCOL_VERSION += 1
@@ -206,8 +204,7 @@ def test_another_version_is_refused_and_can_be_replaced(
     with far_machine(tmp_path_factory.mktemp("next")) as far:
         programs = far.directory / "programs"
         programs.mkdir()
-        (programs / "nsm").write_text(OTHER_VERSION)
-        (programs / "nsm").chmod(0o755)
+        write_program(programs / "nsm", OTHER_VERSION)
         far.replace_programs(programs)
         refused = far.run("nsm", "run", "-e", "python", "print(1)")
         assert (refused.stdout, refused.returncode) == ("", 125), refused

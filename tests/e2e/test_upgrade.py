@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
 import nsm
-from e2e_support import Supervisor, end_supervisor, supervisor
+from e2e_support import Supervisor, end_supervisor, supervisor, write_program
 from nsm.wire.errors import UnreadableSessionError
 
 if TYPE_CHECKING:
@@ -17,8 +16,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.jail
 
-PROGRAM = """#!{python} -P
-import sys
+PROGRAM = """import sys
 from nsmd.fdstore import handover, records
 {change}
 from nsmd.app.main import main
@@ -37,8 +35,7 @@ class Installed:
         self.install(THIS)
 
     def install(self, change: str) -> None:
-        self.path.write_text(PROGRAM.format(python=sys.executable, change=change))
-        self.path.chmod(0o755)
+        write_program(self.path, PROGRAM.format(change=change))
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import stat
 import subprocess
@@ -29,7 +30,7 @@ exit 1
 """
 
 TELLS = f"""\
-#!{sys.executable} -IS
+#!{os.path.realpath(sys.executable)} -IS
 import os, signal, sys
 listed = int(sys.argv[sys.argv.index("--args") + 1])
 words = os.read(listed, 1 << 20).decode().split("\\0")[:-1]

@@ -113,6 +113,18 @@ def program(name: str) -> str:
     return str(Path(sys.executable).parent / name)
 
 
+def write_program(path: Path, code: str) -> None:
+    """Write a program in Python that has nsm at hand.
+
+    The shell runs its first lines: behind ``#!`` the path of Python must not have a space.
+    """
+    path.write_text(f"""#!/bin/sh
+'''exec' "{sys.executable}" -P "$0" "$@"
+' '''
+{code}""")
+    path.chmod(0o755)
+
+
 IN_PROCESS = frozenset(
     "apply cp diff discard drain env events exec fork inspect interrupt jobs kill logs net port ps "
     "reload replay restore run save secrets shutdown status tree undo".split()

@@ -8,6 +8,7 @@ attribute after ``#``; a test may change the plan between two runs.
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -120,7 +121,8 @@ class FakeNix:
         folder.mkdir(mode=0o755)
         self.folder = folder
         self.program = folder / "nix"
-        self.program.write_text(f"#!{sys.executable} -IS\n{_PROGRAM}")
+        # The one behind a `.venv`: a path with a space in it would be cut there.
+        self.program.write_text(f"#!{os.path.realpath(sys.executable)} -IS\n{_PROGRAM}")
         self.program.chmod(0o755)
         self._plan: dict[str, Any] = {"version": version, "steps": {}}
         self._save()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -142,7 +143,8 @@ LogLevel ERROR
 SetEnv {settings}
 """
     )
-    way = f"{sys.executable} -S -E {WAY} {directory}/ways {delay_s} {bytes_s} {' '.join(within)}"
+    way = shlex.join([sys.executable, "-S", "-E", str(WAY)])
+    way += f" {directory}/ways {delay_s} {bytes_s} {' '.join(within)}"
     (directory / "ssh_config").write_text(
         f"""\
 Host far

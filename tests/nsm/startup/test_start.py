@@ -279,7 +279,7 @@ def test_a_packaged_supervisor_is_the_one_that_is_started(
     place.set("NSM_SUPERVISOR", str(program))
     with pytest.raises(NotRunningError, match=r"nsm-supervisor' can't be started"):
         start.connect(place.path)
-    program.write_text(f'#!/bin/sh\nexec {sys.executable} -P -m nsmd "$@"\n')
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -P -m nsmd "$@"\n')
     program.chmod(0o755)
     greet(start.connect(place.path))
     (facts,) = place.starts()

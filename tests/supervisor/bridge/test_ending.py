@@ -74,7 +74,7 @@ print("begun", flush=True)
 print(os.getpid(), file=open(sys.argv[1], "w"), flush=True)
 signal.pause()
 """
-TIDIES = f"{sys.executable} -I -S -c '{TIDY}'"
+TIDIES = f"'{sys.executable}' -I -S -c '{TIDY}'"
 
 
 @pytest.mark.parametrize("why", ["cancelled", "shutdown"])
@@ -151,7 +151,7 @@ while True:
 
 
 async def test_processes_that_start_others_all_the_time_are_killed(gate: Gate) -> None:
-    python = f"{sys.executable} -I -S -c"
+    python = f"'{sys.executable}' -I -S -c"
     code = f"{python} '{CHAIN}' & {python} '{HYDRA}' {gate.path} & wait"
     ended = await ended_by(gate, code, step_s=SOON_S)
     assert (ended.why_stopped, ended.left) == ("cancelled", 0)
