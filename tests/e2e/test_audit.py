@@ -74,8 +74,7 @@ def test_a_supervisor_that_is_killed_and_the_next_one() -> None:
         with first.client() as client:
             client.run("x = 1", env="python", session="a")
             client.run("x += 1", env="python", session="a")
-        first.process.kill()
-        first.process.wait()
+        first.kill()
         with supervisor(Path(place), keep=True) as second:
             with second.client() as client:
                 result = client.run("print(x)", env="python", session="a")

@@ -23,8 +23,7 @@ def test_a_mistake_is_named_at_once_and_sessions_wait(
             monkeypatch.setenv(name, value)
         with it.client() as client:
             client.run("x = 41", env="python", session="a")
-            it.process.kill()
-            it.process.wait()
+            it.kill()
             config.write_text("[session]\nmax_session = 3\n")
             with pytest.raises(CannotStartError, match="The code was not run") as caught:
                 client.run("x", env="python", session="a")
@@ -66,8 +65,7 @@ def test_a_fault_in_the_supervisor_ends_no_session(short_dir: Path, broken: str)
     with supervisor(short_dir) as it:
         with it.client() as client:
             client.run("x = 41", env="python", session="a")
-        it.process.kill()
-        it.process.wait()
+        it.kill()
         it.variables["NSM_SUPERVISOR"] = str(program)
         assert "did not start: ValueError: a fault" in it.run("nsm", "ps").stderr
         del it.variables["NSM_SUPERVISOR"]

@@ -188,8 +188,7 @@ def test_supervisors_that_are_killed_while_they_fork(short_dir: Path, kills: int
             forking = threading.Thread(target=fork)
             forking.start()
             time.sleep(delays.random() / 30)
-            it.process.kill()
-            it.process.wait()
+            it.kill()
             forking.join()
     with supervisor(short_dir) as it, it.client() as client:
         for name in ("target", "leaf"):

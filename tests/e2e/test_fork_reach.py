@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -262,10 +261,7 @@ ENDS_OF_INTERPRETERS: dict[str, tuple[str, dict[str, Any]]] = {
 def hasty() -> Generator[Supervisor]:
     """A supervisor that gives interrupted code little time."""
     config = "[defaults]\ninterrupt_grace_seconds = 0.1\nprocesses = 32\n"
-    with (
-        tempfile.TemporaryDirectory(prefix="nsm-") as path,
-        supervisor(Path(path), config=config) as it,
-    ):
+    with supervisor(config=config) as it:
         yield it
 
 

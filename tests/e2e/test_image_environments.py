@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -25,10 +23,7 @@ pytestmark = [pytest.mark.jail, pytest.mark.slow, needs_bwrap]
 
 @pytest.fixture
 def running() -> Generator[Supervisor]:
-    with (
-        tempfile.TemporaryDirectory(prefix="nsm-") as directory,
-        supervisor(Path(directory), config="[pool]\nmax_spares = 0\n") as it,
-    ):
+    with supervisor(config="[pool]\nmax_spares = 0\n") as it:
         yield it
 
 

@@ -159,8 +159,7 @@ def test_jobs_outlive_the_supervisor(short_dir: Path) -> None:
 
         for _ in range(5):
             take(job.read(wait_s=20))
-        first.process.kill()
-        first.process.wait()
+        first.kill()
         with supervisor(short_dir) as second:
             job.write(b"bye\n")
             while not (output := job.read(wait_s=20)).is_last:
@@ -180,8 +179,7 @@ def test_a_program_is_not_started_twice(short_dir: Path) -> None:
         client.run(":", env="bash", session="work")
         where = {"session": "work", "argv": ["sh", "-c", "echo >> count"], "execution_id": "x"}
         begun = client.call("job_start", where)
-        first.process.kill()
-        first.process.wait()
+        first.kill()
         with supervisor(short_dir) as second, second.client() as other:
             again = other.call("job_start", {**where, "again": True})
             assert again["job"]["id"] == begun["job"]["id"]

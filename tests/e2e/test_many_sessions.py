@@ -10,7 +10,6 @@ import os
 import resource
 import socket
 import subprocess
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -66,10 +65,7 @@ def descriptors(it: Supervisor) -> int:
 def limited() -> Generator[Supervisor]:
     """A supervisor for few sessions, without spares."""
     config = f"[session]\nmax_sessions = {MOST}\n[pool]\nmax_spares = 0\n"
-    with (
-        tempfile.TemporaryDirectory(prefix="nsm-") as path,
-        supervisor(Path(path), config=config) as it,
-    ):
+    with supervisor(config=config) as it:
         yield it
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import tempfile
 from contextlib import suppress
 from pathlib import Path
@@ -97,8 +96,7 @@ def test_a_killed_supervisor_leaves_no_process_of_artifacts_but_what_is_kept() -
                 with suppress(ProcessLookupError):  # it has ended by itself
                     left.append(os.pidfd_open(pid))
             assert len(left) >= 8
-            os.kill(it.pid, signal.SIGKILL)
-            it.process.wait()
+            it.kill()
             assert end_holder(Path(path)), "nobody would have kept the sessions"
             wait_gone(left)
 

@@ -49,8 +49,7 @@ def project() -> Generator[Path]:
 
 def die(it: Supervisor) -> None:
     """Kill the supervisor, as nothing it could handle does."""
-    it.process.kill()
-    it.process.wait()
+    it.kill()
 
 
 @contextmanager

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import tempfile
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -42,10 +41,7 @@ def running(index: IndexServer) -> Generator[Supervisor]:
         "PIP_INDEX_URL": index.url("/simple", host="127.0.0.1"),
         "npm_config_registry": index.url("/npm/", host="127.0.0.1"),
     }
-    with (
-        tempfile.TemporaryDirectory(prefix="nsm-") as directory,
-        supervisor(Path(directory), config="[pool]\nmax_spares = 0\n", variables=variables) as it,
-    ):
+    with supervisor(config="[pool]\nmax_spares = 0\n", variables=variables) as it:
         yield it
 
 

@@ -90,8 +90,7 @@ def works(port: PortRow) -> bool:
 
 
 def die(it: Supervisor) -> None:
-    it.process.kill()
-    it.process.wait()
+    it.kill()
 
 
 def kill(pid: int | None) -> None:

@@ -27,10 +27,7 @@ CONFIG = "[pool]\nmax_spares = 0\n[session]\nmax_sessions = 1\n"
 
 @pytest.fixture
 def running() -> Generator[Supervisor]:
-    with (
-        tempfile.TemporaryDirectory(prefix="nsm-") as directory,
-        supervisor(Path(directory), config=CONFIG) as it,
-    ):
+    with supervisor(config=CONFIG) as it:
         yield it
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -98,8 +97,7 @@ def test_a_list_of_sessions_takes_up_those_of_a_killed_supervisor(short_dir: Pat
     with supervisor(short_dir) as it:
         with it.client() as client:
             client.run("x = 41", env="python", session="a")
-        os.kill(it.pid, signal.SIGKILL)
-        it.process.wait()
+        it.kill()
         assert it.run("nsm", "ps").stdout.splitlines()[1].split()[1] == "a"
         with nsm.Client(socket_path=it.socket, scope="test", autostart=False) as client:
             assert client.run("print(x + 1)", env="python", session="a").stdout == "42\n"

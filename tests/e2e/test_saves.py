@@ -275,8 +275,7 @@ def test_a_save_says_what_its_transcript_lacks(short_dir: Path, tmp_path: Path) 
     with supervisor(short_dir, keep=True) as it:
         with it.client() as client:
             run(client, "x = 1")
-        it.process.kill()
-        it.process.wait()
+        it.kill()
         with supervisor(short_dir) as next_one, next_one.client() as client:
             saved = Saves(client).save("work", str(tmp_path / "work.nsmsave"))
             assert saved.notes == ("the transcript begins with a restart of the supervisor",)

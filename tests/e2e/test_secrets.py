@@ -245,8 +245,7 @@ def test_a_helper_and_a_supervisor_that_die_have_successors(
                 """
                 assert run(client, here, slow) == stand_in
                 helper = helper_of(client)
-            os.kill(first.pid, signal.SIGKILL)
-            first.process.wait()
+            first.kill()
         with supervisor(own, variables=variables) as second, second.client() as client:
             assert helper_of(client) == helper
             here = Place(second, server, short_dir)

@@ -80,8 +80,7 @@ def test_the_table_goes_on_with_the_next_supervisor(short_dir: Path) -> None:
         command = [program("nsm"), "top", "-d", "0.5"]
         with Terminal(command, first.variables, columns=120, rows=12) as person:
             person.see(f"process {first.pid}", "lasting")
-            first.process.kill()
-            first.process.wait()
+            first.kill()
             try:
                 person.wait(
                     lambda e: f"process {first.pid}" not in e.text and " process " in e.text,

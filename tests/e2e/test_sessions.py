@@ -224,8 +224,7 @@ def test_a_supervisor_that_is_killed_leaves_nothing_but_what_is_kept(short_dir: 
         below = it.descendants()
         assert len(below) >= 6
         fds = [os.pidfd_open(pid) for pid in below]
-        it.process.kill()
-        it.process.wait()
+        it.kill()
         assert end_holder(short_dir), "nobody would have kept the sessions"
         wait_gone(fds)
 

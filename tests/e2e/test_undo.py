@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,10 +36,7 @@ AS_BEFORE = "[1] /workspace precious\n"
 
 @pytest.fixture(scope="module")
 def undoing() -> Generator[Supervisor]:
-    with (
-        tempfile.TemporaryDirectory(prefix="nsm-") as path,
-        supervisor(Path(path), config=ON) as it,
-    ):
+    with supervisor(config=ON) as it:
         yield it
         with it.client() as client:
             client.kill_all()
@@ -171,8 +167,7 @@ def test_checkpoints_are_known_after_a_restart(short_dir: Path) -> None:
             for number in range(3):
                 client.run(f"x = {number}", env="python", session="work")
             assert [row.checkpoints for row in client.sessions()] == [3]
-        it.process.kill()
-        it.process.wait()
+        it.kill()
         with supervisor(short_dir) as next_one, next_one.client() as client:
             client.inspect("work")  # once its agent has answered
             assert [row.checkpoints for row in client.sessions()] == [3]

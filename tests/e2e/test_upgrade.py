@@ -73,8 +73,7 @@ def test_sessions_that_another_version_cannot_read_wait_for_one_that_can(
         for name in ("a", "b"):
             client.run("x = 41", env="python", session=name)
         ids = {row.name: row.id for row in client.sessions()}
-    first.process.kill()
-    first.process.wait()
+    first.kill()
     installed.install(OTHER)
     try:
         listed = first.run("nsm", "ps").stdout

@@ -97,8 +97,7 @@ def test_events_go_on_at_the_next_supervisor(short_dir: Path) -> None:
             assert following.stderr is not None
             lines = (json.loads(line) for line in following.stdout)
             assert next(told for told in lines if told["kind"] == "execution_finished")
-            first.process.kill()
-            first.process.wait()
+            first.kill()
             with supervisor(short_dir, keep=True):
                 told = list(itertools.takewhile(lambda each: each["kind"] != "restarted", lines))
                 assert "session_taken_up" in {each["kind"] for each in told}

@@ -6,7 +6,6 @@ Time is virtual; `tests/soak/test_storm.py` and `tests/e2e/test_floods.py` have 
 from __future__ import annotations
 
 import re
-import tempfile
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -147,8 +146,7 @@ async def test_ten_thousand_calls_of_one_session(autojump_clock: trio.abc.Clock)
 def test_ten_thousand_calls_cost_a_real_supervisor_no_memory() -> None:
     config = "[session]\nmax_sessions = 8\n[pool]\nmax_spares = 0\n"
     with (
-        tempfile.TemporaryDirectory(prefix="nsm-") as directory,
-        supervisor(Path(directory), config=config) as it,
+        supervisor(config=config) as it,
         it.client() as client,
     ):
         client.run("x = 41", env="python", session="kept")

@@ -6,7 +6,6 @@ import os
 import resource
 import socket
 import sys
-import tempfile
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -39,10 +38,7 @@ sys.exit(main.main())
 def it() -> Generator[Supervisor]:
     config = "[pool]\nmax_spares = 0\n"
     within = (sys.executable, "-P", "-c", WITHOUT_IDLE_THREADS)
-    with (
-        tempfile.TemporaryDirectory(prefix="nsm-") as name,
-        supervisor(Path(name), config=config, within=within) as it,
-    ):
+    with supervisor(config=config, within=within) as it:
         yield it
 
 

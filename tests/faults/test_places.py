@@ -29,10 +29,7 @@ pytestmark = pytest.mark.jail
 @pytest.fixture(scope="module")
 def it() -> Generator[Supervisor]:
     config = "[pool]\nmax_spares = 0\n"
-    with (
-        tempfile.TemporaryDirectory(prefix="nsm-") as name,
-        supervisor(Path(name), config=config) as it,
-    ):
+    with supervisor(config=config) as it:
         yield it
 
 
@@ -102,8 +99,7 @@ def test_sessions_survive_removed_sockets_and_a_killed_supervisor() -> None:
                     pass  # the next holder has not been told all yet
                 assert survival.kind == "keeper"
             assert pid_when_it_answers(first) == first.pid
-            first.process.kill()
-            first.process.wait()
+            first.kill()
             with supervisor(directory, keep=True) as second, second.client() as client:
                 assert client.run("print(x + 1)", env="python", session="a").stdout == "42\n"
                 assert client.sessions()[0].pid == pid

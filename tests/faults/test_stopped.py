@@ -205,8 +205,7 @@ def test_real_processes_that_are_all_stopped_go_on() -> None:
     )
     within = [sys.executable, "-P", "-c", SHORT_MARGIN]
     with (
-        tempfile.TemporaryDirectory(prefix="nsm-") as path,
-        supervisor(Path(path), within=within) as it,
+        supervisor(within=within) as it,
         it.client() as client,
     ):
         client.run("x = 1", env="python", session="a")
@@ -248,8 +247,7 @@ def test_an_agent_that_is_stopped_while_its_supervisor_is_replaced_goes_on() -> 
                 client.run("x = 1", env="python", session="a")
                 (agent,) = [row.pid for row in client.sessions()]
             os.kill(agent, signal.SIGSTOP)
-            it.process.kill()
-            it.process.wait()
+            it.kill()
         with supervisor(Path(path), within=within) as it, it.client() as client:
             going_on = threading.Timer(STOPPED_S, os.kill, (agent, signal.SIGCONT))
             going_on.start()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import faulthandler
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -63,7 +62,7 @@ def test_ten_thousand_short_programs_have_their_output_and_code() -> None:
             for number in range(count):
                 nursery.start_soon(run_one, client, number)
 
-    with tempfile.TemporaryDirectory(prefix="nsm-") as path, supervisor(Path(path)) as it:
+    with supervisor() as it:
         trio.run(run_all, it)
         check_memory(it, "many")
         with it.client() as client:
@@ -74,8 +73,7 @@ def test_ten_thousand_short_programs_have_their_output_and_code() -> None:
 def test_output_that_nobody_reads_is_bounded() -> None:
     faulthandler.cancel_dump_traceback_later()  # pytest's; this takes its time
     with (
-        tempfile.TemporaryDirectory(prefix="nsm-") as path,
-        supervisor(Path(path)) as it,
+        supervisor() as it,
         it.client() as client,
     ):
         job = client.exec("flood", ["head", "-c", f"{FLOOD_MB}M", "/dev/zero"], env="bash")

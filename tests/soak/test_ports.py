@@ -129,8 +129,7 @@ def test_any_process_may_be_killed(
             left -= 1
             with it.client() as client:
                 relay = world.relay(client)
-            it.process.kill()
-            it.process.wait()
+            it.kill()
             both = rng.random() < 0.3
             if both:
                 kill(relay)

@@ -16,7 +16,6 @@ import random
 import socket
 import statistics
 import subprocess
-import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -237,10 +236,7 @@ PROGRAMS = programs(ENVS)
 
 def test_nothing_grows() -> None:
     faulthandler.cancel_dump_traceback_later()  # pytest's; this takes its time
-    with (
-        tempfile.TemporaryDirectory(prefix="nsm-") as path,
-        supervisor(Path(path), config=CONFIG) as shared,
-    ):
+    with supervisor(config=CONFIG) as shared:
         crew = Crew(shared)
         samples: list[Sample] = []
         try:

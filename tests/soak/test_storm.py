@@ -12,10 +12,8 @@ import os
 import re
 import secrets
 import signal
-import tempfile
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
@@ -302,10 +300,7 @@ class Storm(RuleBasedStateMachine):
 @pytest.fixture(scope="module")
 def storm() -> Generator[type[Storm]]:
     faulthandler.cancel_dump_traceback_later()  # pytest's; the long one takes its time
-    with (
-        tempfile.TemporaryDirectory(prefix="nsm-") as path,
-        supervisor(Path(path), config=CONFIG) as shared,
-    ):
+    with supervisor(config=CONFIG) as shared:
         Storm.shared = shared
         Storm.choices = programs(ENVS)
         Storm.tally = Tally()

@@ -11,7 +11,6 @@ import os
 import resource
 import statistics
 import subprocess
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,10 +41,7 @@ DESCRIPTORS = 2.1
 @pytest.fixture(scope="module")
 def shared() -> Generator[Supervisor]:
     config = f"[session]\nmax_sessions = {THOUSAND}\n"
-    with (
-        tempfile.TemporaryDirectory(prefix="nsm-") as path,
-        supervisor(Path(path), config=config) as it,
-    ):
+    with supervisor(config=config) as it:
         yield it
 
 

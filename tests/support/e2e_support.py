@@ -47,6 +47,11 @@ class Supervisor:
     def pid(self) -> int:
         return self.process.pid
 
+    def kill(self) -> None:
+        """Kill it, as nothing it could handle does."""
+        self.process.kill()
+        self.process.wait()
+
     def client(self, scope: str = "test") -> nsm.Client:
         return nsm.Client(socket_path=self.socket, scope=scope, autostart=False)
 
@@ -231,7 +236,7 @@ def variables_for(directory: Path) -> dict[str, str]:
 
 @contextmanager
 def supervisor(
-    directory: Path,
+    directory: Path | None = None,
     *,
     config: str = "",
     variables: Mapping[str, str] | None = None,
@@ -242,7 +247,8 @@ def supervisor(
     """Start one, wait until it answers, and see that it leaves nothing behind.
 
     Args:
-        directory: private and with a short name (a socket's path has at most 107 bytes).
+        directory: private and with a short name (a socket's path has at most 107 bytes); None for
+            one that goes with it.
         config: text of its `config.toml`.
         variables: on top of `variables_for`.
         limits: arguments of the shell's `ulimit` for it.
@@ -250,6 +256,15 @@ def supervisor(
         keep: what it leaves when it is killed or fails is for another one, in a block around
             this one.
     """
+    if directory is None:
+        with (
+            tempfile.TemporaryDirectory(prefix="nsm-") as path,
+            supervisor(
+                Path(path), config=config, variables=variables, limits=limits, within=within
+            ) as it,
+        ):
+            yield it
+        return
     directory.chmod(0o700)
     if config:
         (directory / "config" / "nsm").mkdir(parents=True)
