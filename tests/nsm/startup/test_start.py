@@ -208,7 +208,9 @@ def test_a_shortage_of_processes_is_not_final(
 ) -> None:
     """The limit on processes does not hold for root: Python's function fails in its place."""
     python = tmp_path / "python"
-    python.write_text(WITHOUT.format(python=sys.executable, number=number, call=call))
+    python.write_text(
+        WITHOUT.format(python=os.path.realpath(sys.executable), number=number, call=call)
+    )
     python.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(python))
     with pytest.raises(NotRunningError, match=f"can't be started: .*{number}.*") as caught:
