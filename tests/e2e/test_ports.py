@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
+import random
 import signal
 import socket
 import struct
+import subprocess
+import sys
 import threading
 import urllib.request
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,7 +22,8 @@ import trio
 import nsm
 from e2e_support import Supervisor, supervisor, wait_gone
 from nsm.wire.errors import BadRequestError, NsmError, OverloadedError, UnknownSessionError
-from relay_bench import connect, was_reset
+from relay_bench import connect, received, was_reset
+from soak.load import Load, scaled
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -45,6 +51,17 @@ threading.Thread(target=asyncio.run, args=(main(),), daemon=True).start()
 assert begun.wait(120)
 """
 """A program in the session that sends back what it gets."""
+
+LISTS = """
+import sys, nsm
+with nsm.Client(socket_path=sys.argv[1], autostart=False) as client:
+    print(len(client.ports.list()), flush=True)
+    while True:
+        client.ports.list()
+"""
+"""A client that is about to be killed."""
+
+SEED = int(os.environ.get("NSM_SOAK_SEED", "20"))
 
 
 def begin(client: nsm.Client, session: str = "web", address: str = "127.0.0.1") -> None:
@@ -87,10 +104,6 @@ def works(port: PortRow) -> bool:
     """Return whether a new connection reaches the program."""
     with connect(place(port)) as connection:
         return echoes(connection)
-
-
-def die(it: Supervisor) -> None:
-    it.kill()
 
 
 def kill(pid: int | None) -> None:
@@ -280,32 +293,6 @@ def test_a_port_of_the_configuration_that_is_taken_is_shown(short_dir: Path) -> 
 
 
 @pytest.mark.slow
-def test_supervisors_come_and_go(short_dir: Path) -> None:
-    """A connection that is open goes on; new ones work without a supervisor, too."""
-    with supervisor(short_dir) as first:
-        with first.client() as client:
-            begin(client)
-            port = client.ports.open("web", 8000)
-            relay = relay_of(client)
-        die(first)
-        with connect(place(port)) as connection:
-            for _ in range(5):
-                assert echoes(connection)
-                assert works(port)
-                with supervisor(short_dir, keep=True) as it:
-                    with it.client() as client:
-                        (row,) = client.ports.list("web")
-                        assert (row.address, row.relay_pid) == (port.address, relay)
-                        assert echoes(connection)
-                        assert works(port)
-                    die(it)
-            with supervisor(short_dir):
-                assert echoes(connection)
-                pidfd = os.pidfd_open(relay)
-    wait_gone([pidfd])
-
-
-@pytest.mark.slow
 def test_relays_that_die_have_successors_at_the_same_address(short_dir: Path) -> None:
     with supervisor(short_dir) as first:
         with first.client() as client:
@@ -320,7 +307,7 @@ def test_relays_that_die_have_successors_at_the_same_address(short_dir: Path) ->
                 assert works(port)
             assert client.ports.list("web")[0].total == before + 10
             kill(relay_of(client))
-        die(first)
+        first.kill()
         with (
             connect(place(port)) as waiting,  # nobody accepts it yet
             supervisor(short_dir) as it,
@@ -331,24 +318,104 @@ def test_relays_that_die_have_successors_at_the_same_address(short_dir: Path) ->
             assert client.ports.list("web")[0].relay_pid
 
 
-@pytest.mark.slow
-def test_relay_and_supervisor_die_together(short_dir: Path) -> None:
-    with supervisor(short_dir) as it:
+class UsedPort:
+    """A session with an open port, and one connection that stays open."""
+
+    def __init__(self, it: Supervisor) -> None:
+        self.begin(it)
+
+    def begin(self, it: Supervisor) -> None:
+        """Start the session, and open the port and the connection."""
         with it.client() as client:
             begin(client)
-            port = client.ports.open("web", 8000)
-            relay = relay_of(client)
-        die(it)
-        kill(relay)
-        for _ in range(5):
-            with supervisor(short_dir, keep=True) as later:
-                assert works(port)
-                with later.client() as client:
-                    relay = relay_of(client)
-                die(later)
-            kill(relay)
-        with supervisor(short_dir):
-            assert works(port)
+            self.port = client.ports.open("web", 8000)
+        self.connect()
+
+    def connect(self) -> None:
+        self.connection = connect(place(self.port))
+        assert echoes(self.connection)
+
+    def was_reset(self) -> None:
+        was_reset(self.connection)
+        self.connection.close()
+
+    def check_new(self, data: bytes) -> None:
+        """A new connection brings all bytes back, and ends properly."""
+        with connect(place(self.port)) as connection:
+            connection.sendall(data)
+            connection.shutdown(socket.SHUT_WR)
+            assert received(connection) == data
+
+
+@pytest.mark.parametrize("faults", [3, pytest.param(scaled(150), marks=pytest.mark.slow)])
+def test_any_process_may_be_killed(
+    short_dir: Path, faults: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Relays, supervisors, agents and clients, in any order."""
+    faulthandler.cancel_dump_traceback_later()  # pytest's; this takes its time
+    monkeypatch.setenv("NSM_AUTOSTART", "0")  # the next supervisor is this test's to start
+    rng = random.Random(SEED)
+    print("seed", SEED)
+    with supervisor(short_dir) as first, ExitStack() as stack:
+        used, it = UsedPort(first), first
+        stack.enter_context(Load(first.socket, threads=1))
+        left = faults
+        while left:
+            # Several faults for each supervisor; the last kills it, alone or with the relay.
+            for _ in range(min(left - 1, rng.randrange(6))):
+                left -= 1
+                inject(used, it, rng)
+                used.check_new(rng.randbytes(50_000))
+            left -= 1
+            with it.client() as client:
+                relay = relay_of(client)
+            it.kill()
+            both = rng.random() < 0.3
+            if both:
+                kill(relay)
+                used.was_reset()
+            else:
+                assert echoes(used.connection)
+                used.check_new(b"without a supervisor")
+            if not left:
+                break
+            it = stack.enter_context(supervisor(short_dir, keep=True))
+            if both:
+                used.connect()
+            assert echoes(used.connection)
+        used.connection.close()
+        with supervisor(short_dir) as last, last.client() as client:
+            assert [row.address for row in client.ports.list()] == [used.port.address]
+            used.check_new(b"in the end")
+
+
+def inject(used: UsedPort, it: Supervisor, rng: random.Random) -> None:
+    """Kill something other than the supervisor."""
+    with it.client() as client:
+        match rng.choice(("relay", "agent", "client", "reload")):
+            case "relay":
+                kill(relay_of(client))
+                used.was_reset()
+                used.connect()
+            case "agent":
+                row = next(row for row in client.sessions() if row.name == "web")
+                relay = os.pidfd_open(relay_of(client))
+                kill(row.pid)
+                wait_gone([relay])
+                while client.ports.list():
+                    pass
+                used.was_reset()
+                used.begin(it)
+            case "client":
+                with subprocess.Popen(
+                    [sys.executable, "-P", "-c", LISTS, it.socket], stdout=subprocess.PIPE
+                ) as process:
+                    assert process.stdout is not None
+                    assert process.stdout.readline() == b"1\n"
+                    process.kill()
+            case _:
+                assert it.run("nsm", "reload").returncode == 0
+    assert echoes(used.connection)
 
 
 def test_agents_that_die_close_their_ports(client: nsm.Client) -> None:
@@ -375,7 +442,7 @@ def test_a_session_that_ends_without_a_supervisor(short_dir: Path) -> None:
             client.ports.open("web", 8000, listen=f"unix:{path}")
             relay = os.pidfd_open(relay_of(client))
             pid = client.sessions()[0].pid
-        die(first)
+        first.kill()
         kill(pid)
         wait_gone([relay])
         with supervisor(short_dir) as it, it.client() as client:

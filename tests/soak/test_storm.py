@@ -2,7 +2,7 @@
 
 Whatever happens, each question gets one answer, the answer is its own, and a session that is still
 there afterwards works. Hypothesis draws the programs from the conformance cases and the order of
-events; `make soak` runs ten thousand executions, `make test` a few dozen.
+events; `make soak` runs ten thousand executions.
 """
 
 from __future__ import annotations
@@ -326,23 +326,13 @@ def run_storm(storm: type[Storm], *, examples: int, steps: int) -> None:
 
 @pytest.mark.slow
 def test_every_answer_is_matched_to_its_question(storm: type[Storm]) -> None:
-    run_storm(storm, examples=6, steps=30)
     tally = storm.tally
-    print(tally)
-    assert tally.asked == tally.answered > 0
-    for what in ("ran", "streamed", "works"):  # else all of it may have been refusals
-        assert tally.outcomes.get(what, 0) > 0, tally
-
-
-@pytest.mark.slow
-def test_thousands_of_executions_are_all_answered(storm: type[Storm]) -> None:
-    tally = storm.tally = Tally()
     while tally.executions < EXECUTIONS:
         run_storm(storm, examples=10, steps=100)
     print(tally)
     assert tally.asked == tally.answered
     assert tally.executions >= EXECUTIONS
-    assert (
-        min(tally.outcomes.get(what, 0) for what in ("ran", "timed out", "interrupted"))
-        > EXECUTIONS // 200
-    )
+    for what, least in (("ran", EXECUTIONS // 200), ("streamed", 0), ("works", 0)):
+        assert tally.outcomes.get(what, 0) > least, "else all of it may have been refusals"
+    for what in ("timed out", "interrupted"):
+        assert tally.outcomes.get(what, 0) > EXECUTIONS // 200
