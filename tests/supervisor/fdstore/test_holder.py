@@ -8,7 +8,7 @@ import signal
 import socket
 import stat
 import threading
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import pytest
@@ -25,7 +25,7 @@ from nsmd.fdstore.running_holders import HolderError, RunningHolder, take_copies
 from processes import Watched, collect
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
+    from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Sequence
     from pathlib import Path
 
 END_S = 120
@@ -59,6 +59,12 @@ class World:
         ours, theirs = socket.socketpair()
         return self._stack.enter_context(ours), self._stack.enter_context(theirs)
 
+    def keeping(self, *, linger_s: float = 60) -> tuple[HolderStore, socket.socket]:
+        """A store that keeps one descriptor, for session-a, and that descriptor."""
+        store, (_, theirs) = self.store(linger_s=linger_s), self.pair()
+        store.keep("session-a", [theirs.fileno()])
+        return store, theirs
+
     def ask(self, *messages: bytes, fds: Sequence[int] = ()) -> socket.socket:
         link = self._stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
         link.settimeout(END_S)
@@ -78,6 +84,21 @@ def world(tmp_path: Path) -> Generator[World]:
     with ExitStack() as stack:
         yield World(tmp_path, stack)
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+@asynccontextmanager
+async def running(
+    store: HolderStore, wanted: Callable[[], Iterable[tuple[str, Sequence[int]]]]
+) -> AsyncGenerator[None]:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(store.run, wanted)
+        yield
+        nursery.cancel_scope.cancel()
+
+
+async def caught_up(store: HolderStore) -> None:
+    with trio.fail_after(END_S):
+        await store.caught_up()
 
 
 def test_descriptors_come_back_under_their_names(world: World) -> None:
@@ -173,9 +194,7 @@ def test_the_holder_holds_nothing_of_its_starter(world: World) -> None:
 
 def test_anyone_may_ask_whether_it_is_alone(world: World) -> None:
     """`nsm ps` does, to find out whether there is anything to go on with."""
-    store = world.store()
-    _, theirs = world.pair()
-    store.keep("session-a", [theirs.fileno()])
+    store, _ = world.keeping()
     with world.ask(b"count") as link:
         assert link.recv(100) == b"count 1 supervised"
     store.close()
@@ -216,9 +235,7 @@ def test_a_holder_waits_longer_while_no_supervisor_can_start(world: World) -> No
 
 
 def test_a_holder_with_nothing_to_hold_ends_at_once(world: World) -> None:
-    store = world.store()
-    _, theirs = world.pair()
-    store.keep("session-a", [theirs.fileno()])
+    store, _ = world.keeping()
     store.drop("session-a")
     store.close()
     collect(store.pid)
@@ -226,9 +243,7 @@ def test_a_holder_with_nothing_to_hold_ends_at_once(world: World) -> None:
 
 def test_a_supervisor_that_comes_to_a_stopped_holder_is_heard(world: World) -> None:
     """The time is over when it goes on; but a supervisor has come meanwhile."""
-    store = world.store(linger_s=0.001)
-    _, theirs = world.pair()
-    store.keep("session-a", [theirs.fileno()])
+    store, _ = world.keeping(linger_s=0.001)
     assert world.held() == 1
     os.kill(store.pid, signal.SIGSTOP)
     store.close()
@@ -304,11 +319,8 @@ def test_a_full_socket_holds_up_nobody(world: World) -> None:
     os.kill(store.pid, signal.SIGCONT)
 
     async def main() -> None:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(store.run, wanted.items)
-            with trio.fail_after(END_S):
-                await store.caught_up()
-            nursery.cancel_scope.cancel()
+        async with running(store, wanted.items):
+            await caught_up(store)
 
     trio.run(main)
     assert store.problem == ""
@@ -336,29 +348,23 @@ async def test_a_holder_that_takes_nothing_is_replaced(
             nursery.start_soon(store.run, wanted.items)
             await watched.all_ended()
         monkeypatch.undo()  # its Python needs longer to start
-        with trio.fail_after(END_S):
-            await store.caught_up()
+        await caught_up(store)
         nursery.cancel_scope.cancel()
     assert world.held() == 2000
 
 
 async def test_a_killed_holder_is_replaced_and_told_all(world: World) -> None:
-    store = world.store()
-    _, theirs = world.pair()
-    store.keep("session-a", [theirs.fileno()])
+    store, theirs = world.keeping()
     first = store.pid
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(store.run, {"session-a": [theirs.fileno()]}.items)
+    async with running(store, {"session-a": [theirs.fileno()]}.items):
         for _ in range(3):
             killed = store.pid
             with Watched([killed]) as watched:
                 os.kill(killed, signal.SIGKILL)
                 await watched.all_ended()
             await trio.testing.wait_all_tasks_blocked()  # it has noticed
-            with trio.fail_after(END_S):
-                await store.caught_up()
+            await caught_up(store)
             assert store.pid not in (killed, 0)
-        nursery.cancel_scope.cancel()
     assert store.pid != first
     store.close()
     found = world.taken()
@@ -375,15 +381,13 @@ async def test_a_holder_and_its_supervisor_that_are_killed_in_turn_lose_nothing(
     wanted = {f"session-{number}": [theirs.fileno()] for number in range(200)}
     for name, descriptors in wanted.items():
         store.keep(name, descriptors)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(store.run, wanted.items)
+    async with running(store, wanted.items):
         with Watched([store.pid]) as watched:
             os.kill(store.pid, signal.SIGKILL)
             await watched.all_ended()
         await trio.testing.wait_all_tasks_blocked()  # it has noticed
         store.close()
         found = world.taken()
-        nursery.cancel_scope.cancel()
     assert found.kept.keys() == wanted.keys()
     world.store(found)
 
@@ -392,9 +396,7 @@ async def test_descriptors_that_are_missing_for_a_moment_are_told_later(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(holder_store, "RETRY_S", 0.01)
-    store = world.store()
-    _, theirs = world.pair()
-    store.keep("session-a", [theirs.fileno()])
+    store, theirs = world.keeping()
     kept: list[list[int]] = [[], [], [theirs.fileno()]]
     asked: list[int] = []
 
@@ -402,26 +404,20 @@ async def test_descriptors_that_are_missing_for_a_moment_are_told_later(
         asked.append(store.pid)
         return [("session-a", kept.pop(0) if len(kept) > 1 else kept[0])]
 
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(store.run, refill)
+    async with running(store, refill):
         with Watched([store.pid]) as watched:
             os.kill(store.pid, signal.SIGKILL)
             await watched.all_ended()
         await trio.testing.wait_all_tasks_blocked()
-        with trio.fail_after(END_S):
-            await store.caught_up()
-        nursery.cancel_scope.cancel()
+        await caught_up(store)
     assert len(asked) >= 3
     assert world.held() == 1
 
 
 async def test_a_holder_without_its_socket_is_replaced(world: World) -> None:
     """The socket was removed, as cleaners of /tmp do."""
-    store = world.store()
-    _, theirs = world.pair()
-    store.keep("session-a", [theirs.fileno()])
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(store.run, {"session-a": [theirs.fileno()]}.items)
+    store, theirs = world.keeping()
+    async with running(store, {"session-a": [theirs.fileno()]}.items):
         before = store.pid
         store.ensure_reachable()
         os.unlink(world.path)
@@ -429,9 +425,7 @@ async def test_a_holder_without_its_socket_is_replaced(world: World) -> None:
             store.ensure_reachable()
             await watched.all_ended()
         await trio.testing.wait_all_tasks_blocked()
-        with trio.fail_after(END_S):
-            await store.caught_up()
-        nursery.cancel_scope.cancel()
+        await caught_up(store)
     store.close()
     found = world.taken()
     assert found.kept.keys() == {"session-a"}
@@ -441,9 +435,7 @@ async def test_a_holder_without_its_socket_is_replaced(world: World) -> None:
 
 def test_a_silent_holder_is_left_alone(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(holder_store, "ANSWER_TIMEOUT_S", 0.05)
-    store = world.store()
-    _, theirs = world.pair()
-    store.keep("session-a", [theirs.fileno()])
+    store, _ = world.keeping()
     os.kill(store.pid, signal.SIGSTOP)
     with pytest.raises(HolderError, match="does not answer") as raised:
         take_copies(world.path, timeout_s=0.05)
@@ -486,11 +478,8 @@ async def test_descriptors_of_a_holder_that_ends_while_it_gives_are_kept(world: 
     assert found.kept.keys() == {"session-a"}
     store = world.store(found)
     assert "another is being started" in store.problem
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(store.run, found.kept.items)
-        with trio.fail_after(END_S):
-            await store.caught_up()
-        nursery.cancel_scope.cancel()
+    async with running(store, found.kept.items):
+        await caught_up(store)
     assert (world.held(), store.problem) == (1, "")
     found.close()
 
@@ -535,13 +524,11 @@ async def test_no_room_for_more_is_told(world: World) -> None:
     )
     with ours, theirs:
         theirs.send(b"lost session-a")
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(store.run, dict[str, list[int]]().items)
+        async with running(store, dict[str, list[int]]().items):
             await trio.testing.wait_all_tasks_blocked()
             assert "no room for 1 of" in store.problem
             store.drop("session-a")
             assert store.problem == ""
-            nursery.cancel_scope.cancel()
 
 
 class Clock:

@@ -16,7 +16,7 @@ from nsmd.fdstore.holder import memory_file
 from nsmd.fdstore.systemd_store import SystemdStore, systemd_keeps
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Callable, Generator, Iterable, Sequence
     from pathlib import Path
 
 
@@ -129,110 +129,108 @@ class Strict(Manager):
                 os.close(fd)
 
 
-def test_a_session_outlives_the_names_of_its_records(tmp_path: Path, stack: ExitStack) -> None:
-    manager = Strict(tmp_path / "notify")
-    stack.enter_context(manager.socket)
-    store = stack.enter_context(closing(SystemdStore(manager.path)))
+@pytest.fixture
+def strict(tmp_path: Path) -> Generator[Strict]:
+    it = Strict(tmp_path / "notify")
+    yield it
+    it.socket.close()
+
+
+def pair(stack: ExitStack) -> tuple[socket.socket, socket.socket]:
     ours, theirs = socket.socketpair()
-    stack.enter_context(ours)
-    stack.enter_context(theirs)
-    files = [memory_file(b"%d" % number) for number in range(4)]
-    for fd in files:
-        stack.callback(os.close, fd)
-    store.keep("session-a.1", [ours.fileno(), files[0]])
-    store.keep("session-b.1", [theirs.fileno(), files[1]])
-    store.keep("session-a.2", [ours.fileno(), files[2]])
-    store.drop("session-a.1")
-    manager.take()
-    names = {"session-a.2", "session-a.held", "session-b.1", "session-b.held"}
-    assert {name: len(kept) for name, kept in manager.kept.items()} == dict.fromkeys(names, 1)
-    # The next supervisor finds all these names, and drops those that were there before.
-    given = {name: [0] * len(kept) for name, kept in manager.kept.items()}
-    again = stack.enter_context(closing(SystemdStore(manager.path, kept=given)))
-    again.keep("session-a.3", [ours.fileno(), files[3]])
-    for name in ("session-a.held", "session-a.2"):
-        again.drop(name)
-    manager.take()
-    assert manager.kept.keys() == names - {"session-a.2"} | {"session-a.3"}
-    again.drop("session-a.3")
-    for name in ("session-b.held", "session-b.1"):
-        again.drop(name)
-    manager.take()
-    assert manager.kept == {}
+    return stack.enter_context(ours), stack.enter_context(theirs)
 
 
-async def test_a_session_that_had_to_wait_outlives_the_names_of_its_records(
-    tmp_path: Path, stack: ExitStack
+def record(stack: ExitStack, number: int) -> int:
+    """A record's file, which is closed in the end."""
+    fd = memory_file(b"%d" % number)
+    stack.callback(os.close, fd)
+    return fd
+
+
+async def tell_all(
+    store: SystemdStore,
+    manager: Manager,
+    wanted: Callable[[], Iterable[tuple[str, Sequence[int]]]],
 ) -> None:
-    manager = Strict(tmp_path / "notify")
-    stack.enter_context(manager.socket)
-    store = stack.enter_context(closing(SystemdStore(manager.path)))
-    ours, theirs = socket.socketpair()
-    stack.enter_context(ours)
-    stack.enter_context(theirs)
-    files = [memory_file(b"%d" % number) for number in range(2)]
-    for fd in files:
-        stack.callback(os.close, fd)
-    while not store.problem:  # as much as its socket takes
-        store.keep("spec-a", [0])
-    wanted = {"session-a.1": [ours.fileno(), files[0]], "spec-a": [0]}
-    store.keep("session-a.1", wanted["session-a.1"])
+    """Have it told all that it could not be told before."""
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(store.run, wanted.items)
+        nursery.start_soon(store.run, wanted)
         with trio.fail_after(120):
             while store.problem:
                 await trio.lowlevel.wait_readable(manager.socket)
                 manager.take()
                 await trio.testing.wait_all_tasks_blocked()
         nursery.cancel_scope.cancel()
+    manager.take()
+
+
+def test_a_session_outlives_the_names_of_its_records(strict: Strict, stack: ExitStack) -> None:
+    store = stack.enter_context(closing(SystemdStore(strict.path)))
+    ours, theirs = pair(stack)
+    files = [record(stack, number) for number in range(4)]
+    store.keep("session-a.1", [ours.fileno(), files[0]])
+    store.keep("session-b.1", [theirs.fileno(), files[1]])
+    store.keep("session-a.2", [ours.fileno(), files[2]])
+    store.drop("session-a.1")
+    strict.take()
+    names = {"session-a.2", "session-a.held", "session-b.1", "session-b.held"}
+    assert {name: len(kept) for name, kept in strict.kept.items()} == dict.fromkeys(names, 1)
+    # The next supervisor finds all these names, and drops those that were there before.
+    given = {name: [0] * len(kept) for name, kept in strict.kept.items()}
+    again = stack.enter_context(closing(SystemdStore(strict.path, kept=given)))
+    again.keep("session-a.3", [ours.fileno(), files[3]])
+    for name in ("session-a.held", "session-a.2"):
+        again.drop(name)
+    strict.take()
+    assert strict.kept.keys() == names - {"session-a.2"} | {"session-a.3"}
+    again.drop("session-a.3")
+    for name in ("session-b.held", "session-b.1"):
+        again.drop(name)
+    strict.take()
+    assert strict.kept == {}
+
+
+async def test_a_session_that_had_to_wait_outlives_the_names_of_its_records(
+    strict: Strict, stack: ExitStack
+) -> None:
+    store = stack.enter_context(closing(SystemdStore(strict.path)))
+    ours, _ = pair(stack)
+    files = [record(stack, number) for number in range(2)]
+    while not store.problem:  # as much as its socket takes
+        store.keep("spec-a", [0])
+    wanted = {"session-a.1": [ours.fileno(), files[0]], "spec-a": [0]}
+    store.keep("session-a.1", wanted["session-a.1"])
+    await tell_all(store, strict, wanted.items)
     store.keep("session-a.2", [ours.fileno(), files[1]])
     store.drop("session-a.1")
-    manager.take()
-    assert manager.kept.keys() == {"spec-a", "session-a.2", "session-a.held"}
+    strict.take()
+    assert strict.kept.keys() == {"spec-a", "session-a.2", "session-a.held"}
 
 
 async def test_a_replaced_descriptor_is_not_kept_when_the_socket_was_full(
-    tmp_path: Path, stack: ExitStack
+    strict: Strict, stack: ExitStack
 ) -> None:
-    manager = Strict(tmp_path / "notify")
-    stack.enter_context(manager.socket)
-    store = stack.enter_context(closing(SystemdStore(manager.path)))
-    before, after = (memory_file(b"%d" % number) for number in range(2))
-    for fd in (before, after):
-        stack.callback(os.close, fd)
+    store = stack.enter_context(closing(SystemdStore(strict.path)))
+    before, after = (record(stack, number) for number in range(2))
     store.keep("http-port", [before])
     while not store.problem:  # as much as its socket takes
         store.keep("spec-a", [0])
     store.drop("http-port")
     store.keep("http-port", [after])
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(store.run, {"spec-a": [0], "http-port": [after]}.items)
-        with trio.fail_after(120):
-            while store.problem:
-                await trio.lowlevel.wait_readable(manager.socket)
-                manager.take()
-                await trio.testing.wait_all_tasks_blocked()
-        nursery.cancel_scope.cancel()
-    manager.take()
-    assert manager.kept["http-port"] == {(os.fstat(after).st_dev, os.fstat(after).st_ino)}
+    await tell_all(store, strict, {"spec-a": [0], "http-port": [after]}.items)
+    assert strict.kept["http-port"] == {(os.fstat(after).st_dev, os.fstat(after).st_ino)}
 
 
 @pytest.mark.alone  # the kernel counts descriptors on their way for the whole user
 @pytest.mark.usefixtures("many_descriptors")
-async def test_a_session_outlives_a_socket_that_was_full(tmp_path: Path, stack: ExitStack) -> None:
+async def test_a_session_outlives_a_socket_that_was_full(strict: Strict, stack: ExitStack) -> None:
     """The sockets are told later, under the name where they are looked for, and not dropped."""
-    manager = Strict(tmp_path / "notify")
-    stack.enter_context(manager.socket)
-    store = stack.enter_context(closing(SystemdStore(manager.path)))
+    store = stack.enter_context(closing(SystemdStore(strict.path)))
     wanted: dict[str, list[int]] = {}
     for number in range(400):
-        ours, theirs = socket.socketpair()
-        stack.enter_context(ours)
-        stack.enter_context(theirs)
-        record = memory_file(b"%d" % number)
-        stack.callback(os.close, record)
         name = f"session-{number}.1"
-        wanted[name] = [ours.fileno(), record]
+        wanted[name] = [pair(stack)[0].fileno(), record(stack, number)]
         store.keep(name, wanted[name])
     short = "session-399.1"  # of which there can be no record at the moment
     lacking: dict[str, list[int]] = {short: []}
@@ -244,20 +242,20 @@ async def test_a_session_outlives_a_socket_that_was_full(tmp_path: Path, stack: 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(store.run, refill)
         with trio.fail_after(120):
-            while len(manager.kept) < 2 * len(wanted) - 2:
-                await trio.lowlevel.wait_readable(manager.socket)
-                manager.take()
+            while len(strict.kept) < 2 * len(wanted) - 2:
+                await trio.lowlevel.wait_readable(strict.socket)
+                strict.take()
                 await trio.testing.wait_all_tasks_blocked()
             assert "has not taken 2 things" in store.problem
             lacking.clear()
             while store.problem:
-                await trio.lowlevel.wait_readable(manager.socket)
-                manager.take()
+                await trio.lowlevel.wait_readable(strict.socket)
+                strict.take()
                 await trio.testing.wait_all_tasks_blocked()
         nursery.cancel_scope.cancel()
-    manager.take()
+    strict.take()
     held = {f"{name.removesuffix('.1')}.held" for name in wanted}
-    assert {name: len(kept) for name, kept in manager.kept.items()} == dict.fromkeys(
+    assert {name: len(kept) for name, kept in strict.kept.items()} == dict.fromkeys(
         held | wanted.keys(), 1
     )
 
@@ -287,15 +285,7 @@ async def test_systemd_is_told_later_what_it_cannot_take_now(
         del wanted[f"session-{number}"]
         store.drop(f"session-{number}")
     assert "has not taken" in store.problem
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(store.run, wanted.items)
-        with trio.fail_after(120):
-            while store.problem:
-                await trio.lowlevel.wait_readable(manager.socket)
-                manager.take()
-                await trio.testing.wait_all_tasks_blocked()
-        nursery.cancel_scope.cancel()
-    manager.take()
+    await tell_all(store, manager, wanted.items)
     assert manager.held == {name: len(fds) for name, fds in wanted.items()}
     manager.socket.close()
     store.keep("session-late", [0])
