@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from e2e_support import Supervisor, detached_supervisor
+from e2e_support import Supervisor, detached_supervisor, supervisor
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -28,6 +28,21 @@ def lasting() -> Generator[Supervisor]:
     """A supervisor for the files of a worker."""
     with tempfile.TemporaryDirectory(prefix="nsm-") as path, detached_supervisor(Path(path)) as it:
         yield it
+
+
+@pytest.fixture(scope="session")
+def undoing() -> Generator[Supervisor]:
+    """One that keeps earlier states of sessions; tests end theirs."""
+    with supervisor(config="[session]\nundo = 5\n") as it:
+        yield it
+
+
+@pytest.fixture
+def project() -> Generator[Path]:
+    """A directory that a jail may show: not below the home directory of a supervisor."""
+    with tempfile.TemporaryDirectory(prefix="nsm-project-") as path:
+        Path(path).chmod(0o755)
+        yield Path(path)
 
 
 @pytest.fixture(scope="module")

@@ -149,24 +149,6 @@ def test_completion_from_what_lives(
         model.kill("live")
 
 
-@pytest.mark.slow
-def test_two_people(shared: Supervisor) -> None:
-    with shared.client("model") as model:
-        model.run("", env="python", session="both")
-        with (
-            attached(shared, "both", "both >>>") as one,
-            attached(shared, "both", "both >>>") as two,
-        ):
-            one.type("seen = 'by one'\r")
-            two.see("nsm attach\n> seen = 'by one'\n[", "both >>>")
-            two.type("seen\r")
-            two.see("both >>> seen\n'by one'\nboth >>>")
-            one.see("nsm attach\n> seen\n  'by one'\n[", "both >>>")
-            leave(one)
-            leave(two)
-        model.kill("both")
-
-
 @pytest.mark.parametrize("while_running", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_the_session_is_killed(shared: Supervisor, while_running: bool) -> None:
     with shared.client("model") as model:

@@ -6,13 +6,14 @@ import hashlib
 import json
 import os
 import signal
-import tempfile
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from e2e_support import Supervisor, supervisor
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 MESSAGES = (
     {
@@ -41,17 +42,17 @@ def lines(it: Supervisor, *arguments: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in said.stdout.splitlines()]
 
 
-def test_the_audit_says_who_ran_what() -> None:
-    with tempfile.TemporaryDirectory(prefix="nsm-") as place:
-        with supervisor(Path(place)) as it:
-            said = it.run("nsm", "run", "-e", "python", "-s", "a", "print(6 * 7)")
-            assert said.stdout == "42\n"
-            said = it.run("nsm-mcp", stdin="".join(json.dumps(m) + "\n" for m in MESSAGES))
-            assert '"exit_code":3' in said.stdout
-            said = it.run("nsm", "kill", "a")
-            assert said.returncode == 0
-        told = lines(it)
-        assert oct(os.stat(Path(place) / "state" / "nsm" / "audit.jsonl").st_mode) == "0o100600"
+def test_the_audit_says_who_ran_what(short_dir: Path) -> None:
+    with supervisor(short_dir) as it:
+        said = it.run("nsm", "run", "-e", "python", "-s", "a", "print(6 * 7)")
+        assert said.stdout == "42\n"
+        said = it.run("nsm-mcp", stdin="".join(json.dumps(m) + "\n" for m in MESSAGES))
+        assert '"exit_code":3' in said.stdout
+        with it.client() as client:
+            client.exec("job", ["sh", "-c", "exit 5"], env="bash").wait()
+        assert it.run("nsm", "kill", "a").returncode == 0
+    told = lines(it)
+    assert oct(os.stat(short_dir / "state/nsm/audit.jsonl").st_mode) == "0o100600"
     ran = {line["name"]: line for line in told if line["event"] == "execution"}
     assert (ran["a"]["client"], ran["a"]["outcome"]) == ("nsm", "ok")
     assert ran["a"]["code_sha256"] == hashlib.sha256(b"print(6 * 7)").hexdigest()
@@ -63,19 +64,24 @@ def test_the_audit_says_who_ran_what() -> None:
     assert {line["uid"] for line in ran.values()} == {os.getuid()}
     assert ran["b"]["pid"] not in {os.getpid(), ran["a"]["pid"]}
     ended = {line["name"]: line["reason"] for line in told if line["event"] == "session_ended"}
-    assert ended == {"a": "killed by nsm", "b": "the supervisor is shutting down"}
+    shutting = "the supervisor is shutting down"
+    assert ended == {"a": "killed by nsm", "b": shutting, "job": shutting}
+    jobs = {line["event"]: line for line in told if line["event"].startswith("job_")}
+    assert jobs["job_started"]["client"] == "nsm"
+    assert jobs["job_started"]["code_bytes"] == len("sh -c 'exit 5'")
+    assert (jobs["job_ended"]["outcome"], jobs["job_ended"]["exit_code"]) == ("error", 5)
     assert "print" not in json.dumps(told)
     assert (told[0]["event"], told[-1]["event"]) == ("supervisor_started", "session_ended")
 
 
 @pytest.mark.slow
 def test_a_supervisor_that_is_killed_and_the_next_one() -> None:
-    with tempfile.TemporaryDirectory(prefix="nsm-") as place, supervisor(Path(place)) as first:
+    with supervisor() as first:
         with first.client() as client:
             client.run("x = 1", env="python", session="a")
             client.run("x += 1", env="python", session="a")
         first.kill()
-        with supervisor(Path(place), keep=True) as second:
+        with supervisor(first.directory, keep=True) as second:
             with second.client() as client:
                 result = client.run("print(x)", env="python", session="a")
                 assert result.stdout == "2\n", result.stderr

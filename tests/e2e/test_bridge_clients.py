@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import trio
-from mcp import Client, MCPError, StdioServerParameters
-from mcp_types import CallToolResult, TextContent
+from mcp import Client, MCPError
 
 import http_support
 from box.modelapi import model
+from e2e_mcp import server, text_of
 from e2e_support import program, supervisor
 
 if TYPE_CHECKING:
@@ -74,16 +74,6 @@ def over_http(bridged: Supervisor) -> tuple[str, str]:
     return http_support.url_of(bridged), http_support.token_of(bridged)
 
 
-def server(it: Supervisor, **variables: str) -> StdioServerParameters:
-    return StdioServerParameters(
-        command=program("nsm-mcp"), env=it.variables | variables, cwd="/usr"
-    )
-
-
-def text_of(result: CallToolResult) -> str:
-    return "".join(part.text for part in result.content if isinstance(part, TextContent))
-
-
 def written(it: Supervisor) -> list[dict[str, Any]]:
     """The audit's records."""
     file = it.directory / "state" / "nsm" / "audit.log"
@@ -93,7 +83,7 @@ def written(it: Supervisor) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("era", ERAS)
 async def test_from_the_list_to_the_result(bridged: Supervisor, era: Any) -> None:
-    async with Client(server(bridged), mode=era) as client:
+    async with Client(server(bridged.variables), mode=era) as client:
         tools = [tool.name for tool in (await client.list_tools()).tools]
         assert tools == ["run", "list_programs", "help", "execute"]
         listed = text_of(await client.call_tool("list_programs"))
@@ -124,26 +114,33 @@ async def test_from_the_list_to_the_result(bridged: Supervisor, era: Any) -> Non
 
 
 @pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize("way", ["shim", "http"])
 async def test_lines_are_told_while_it_runs_and_it_ends_when_it_is_taken_back(
-    bridged: Supervisor, era: Any
+    bridged: Supervisor, over_http: tuple[str, str], way: str, era: Any
 ) -> None:
     lines, told = trio.open_memory_channel[str](100)
+    connect = (
+        partial(Client, server(bridged.variables))
+        if way == "shim"
+        else partial(http_support.sdk_client, *over_http)
+    )
 
     async def hear(progress: float, total: float | None, message: str | None) -> None:
         del progress, total
         lines.send_nowait(message or "")
 
-    async with Client(server(bridged), mode=era) as client, trio.open_nursery() as nursery:
+    async with connect(mode=era) as client:
 
         async def wait() -> None:
             await client.call_tool("execute", {"program": "wait"}, progress_callback=hear)
 
-        nursery.start_soon(wait)
-        fds = [os.pidfd_open(int(pid)) for pid in (await told.receive()).split()]
-        nursery.cancel_scope.cancel()
-    for fd in fds:
-        await trio.lowlevel.wait_readable(fd)
-        os.close(fd)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait)
+            fds = [os.pidfd_open(int(pid)) for pid in (await told.receive()).split()]
+            nursery.cancel_scope.cancel()
+        for fd in fds:
+            await trio.lowlevel.wait_readable(fd)
+            os.close(fd)
 
 
 async def test_programs_that_come_are_there_and_clients_learn_of_the_first(
@@ -165,7 +162,7 @@ async def test_programs_that_come_are_there_and_clients_learn_of_the_first(
             assert len((await client.list_tools()).tools) == 4
             yield client, changes
 
-    by_shim = partial(Client, server(bridged))
+    by_shim = partial(Client, server(bridged.variables))
     by_http = partial(http_support.sdk_client, *over_http)
     async with listed(by_shim) as one, listed(by_http) as two, listed(by_http) as three:
         clients = one, two, three
@@ -186,12 +183,14 @@ async def test_programs_that_come_are_there_and_clients_learn_of_the_first(
 
 
 async def test_an_entry_may_name_fewer(bridged: Supervisor) -> None:
-    async with Client(server(bridged, NSM_BRIDGE="deploy,later"), mode="legacy") as client:
+    async with Client(
+        server(bridged.variables, NSM_BRIDGE="deploy,later"), mode="legacy"
+    ) as client:
         assert text_of(await client.call_tool("list_programs")) == "- deploy: Does deploy."
         result = await client.call_tool("execute", {"program": "fail"})
         assert text_of(result) == "Program 'fail' not found. Available: deploy"
         assert result.is_error
-    async with Client(server(bridged, NSM_BRIDGE="off"), mode="legacy") as client:
+    async with Client(server(bridged.variables, NSM_BRIDGE="off"), mode="legacy") as client:
         assert [tool.name for tool in (await client.list_tools()).tools] == ["run"]
 
 
@@ -217,30 +216,6 @@ async def test_http_has_exactly_the_programs_that_are_configured(
         result = await client.call_tool("execute", {"program": "fail"})
         assert text_of(result) == "Program 'fail' not found. Available: deploy, wait"
         assert written(bridged)[-1]["way"] == "http"
-
-
-@pytest.mark.parametrize("era", ERAS)
-async def test_over_http_it_ends_when_it_is_taken_back(
-    over_http: tuple[str, str], era: str
-) -> None:
-    lines, told = trio.open_memory_channel[str](100)
-
-    async def hear(progress: float, total: float | None, message: str | None) -> None:
-        del progress, total
-        lines.send_nowait(message or "")
-
-    async with http_support.sdk_client(*over_http, mode=era) as client:
-        async with trio.open_nursery() as nursery:
-
-            async def wait() -> None:
-                await client.call_tool("execute", {"program": "wait"}, progress_callback=hear)
-
-            nursery.start_soon(wait)
-            fds = [os.pidfd_open(int(pid)) for pid in (await told.receive()).split()]
-            nursery.cancel_scope.cancel()
-        for fd in fds:
-            await trio.lowlevel.wait_readable(fd)
-            os.close(fd)
 
 
 @pytest.mark.slow

@@ -2,41 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-import nsm
 from e2e_support import end_supervisor, supervisor, write_program
 from nsm.wire.errors import CannotStartError
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
 pytestmark = pytest.mark.jail
-
-
-def test_a_mistake_is_named_at_once_and_sessions_wait(
-    short_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = short_dir / "config" / "nsm" / "config.toml"
-    config.parent.mkdir(parents=True)
-    with supervisor(short_dir) as it:
-        for name, value in it.variables.items():
-            monkeypatch.setenv(name, value)
-        with it.client() as client:
-            client.run("x = 41", env="python", session="a")
-            it.kill()
-            config.write_text("[session]\nmax_session = 3\n")
-            with pytest.raises(CannotStartError, match="The code was not run") as caught:
-                client.run("x", env="python", session="a")
-            assert "max_session" in caught.value.message
-            said = it.run("nsm", "ps")
-            assert "sessions of an earlier one are kept" in said.stderr
-            assert "max_session" in said.stderr
-            config.unlink()
-        try:
-            with nsm.Client(socket_path=it.socket, scope="test") as client:
-                assert client.run("print(x + 1)", env="python", session="a").stdout == "42\n"
-        finally:
-            end_supervisor(it.socket)
 
 
 BROKEN = """import sys
@@ -57,21 +33,35 @@ sys.exit(main())
         pytest.param("services.FrontEnds", marks=pytest.mark.slow),
     ],
 )
-def test_a_fault_in_the_supervisor_ends_no_session(short_dir: Path, broken: str) -> None:
-    """A supervisor that takes the sessions over, and fails then."""
+def test_neither_a_mistake_nor_a_fault_ends_a_session(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, broken: str
+) -> None:
+    """The mistake is named at once; the fault comes once the sessions are taken over."""
     module, _, name = broken.partition(".")
-    program = short_dir / "nsm-supervisor"
+    program = tmp_path / "nsm-supervisor"
     write_program(program, BROKEN.format(module=module, name=name))
-    with supervisor(short_dir) as it:
+    with supervisor() as it:
+        for variable, value in it.variables.items():
+            monkeypatch.setenv(variable, value)
         with it.client() as client:
             client.run("x = 41", env="python", session="a")
-        it.kill()
+            it.kill()
+            config = it.directory / "config" / "nsm" / "config.toml"
+            config.parent.mkdir(parents=True)
+            config.write_text("[session]\nmax_session = 3\n")
+            with pytest.raises(CannotStartError, match="The code was not run") as caught:
+                client.run("x", env="python", session="a")
+        assert "max_session" in caught.value.message
+        said = it.run("nsm", "ps")
+        assert "sessions of an earlier one are kept" in said.stderr
+        assert "max_session" in said.stderr
+        config.unlink()
         it.variables["NSM_SUPERVISOR"] = str(program)
         assert "did not start: ValueError: a fault" in it.run("nsm", "ps").stderr
         del it.variables["NSM_SUPERVISOR"]
         try:
             assert it.run("nsm", "ps").stdout.splitlines()[1].split()[1] == "a"
-            with nsm.Client(socket_path=it.socket, scope="test", autostart=False) as client:
+            with it.client() as client:
                 assert client.run("print(x + 1)", env="python", session="a").stdout == "42\n"
         finally:
             end_supervisor(it.socket)

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 import nsm
+from e2e_clients import Task
 from e2e_support import END_TIMEOUT_S, supervisor
-from nsm.wire.errors import NsmError, SessionEndedError, ShuttingDownError
+from nsm.wire.errors import SessionEndedError, ShuttingDownError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from e2e_support import Supervisor
 
 UNTIL_IT_IS_THERE = "echo begun; until [ -e /tmp/go ]; do sleep 0.02; done; echo finished"
@@ -22,34 +21,26 @@ UNTIL_IT_IS_THERE = "echo begun; until [ -e /tmp/go ]; do sleep 0.02; done; echo
 ENDLESS = {"python": "import time; time.sleep(1000)", "bash": "sleep 1000"}
 
 
-class Call:
+class Call(Task):
     """A call in a thread of its own, which has begun to run when this is made."""
 
     def __init__(self, it: Supervisor, code: str, session: str) -> None:
-        self.answer: nsm.RunResult | NsmError | None = None
         self._begun = threading.Event()
-        self._thread = threading.Thread(target=self._run, args=(it, code, session))
-        self._thread.start()
+        super().__init__(lambda: self._call(it, code, session))
         assert self._begun.wait(END_TIMEOUT_S)
 
-    def _run(self, it: Supervisor, code: str, session: str) -> None:
+    def _call(self, it: Supervisor, code: str, session: str) -> nsm.RunResult:
         with it.client() as client:
-            try:
-                self.answer = client.run(code, env="bash", session=session, on_output=self._printed)
-            except NsmError as error:
-                self.answer = error
-
-    def _printed(self, _stream: str, _text: str) -> None:
-        self._begun.set()
-
-    def result(self) -> nsm.RunResult | NsmError | None:
-        self._thread.join(END_TIMEOUT_S)
-        assert not self._thread.is_alive()
-        return self.answer
+            return client.run(
+                code,
+                env="bash",
+                session=session,
+                on_output=lambda _stream, _text: self._begun.set(),
+            )
 
 
-def test_on_sigterm_what_runs_finishes_and_is_answered(short_dir: Path) -> None:
-    with supervisor(short_dir) as it:
+def test_on_sigterm_what_runs_finishes_and_is_answered() -> None:
+    with supervisor() as it:
         call = Call(it, UNTIL_IT_IS_THERE, "a")
         with it.client() as client:
             it.process.send_signal(signal.SIGTERM)
@@ -58,18 +49,18 @@ def test_on_sigterm_what_runs_finishes_and_is_answered(short_dir: Path) -> None:
             with pytest.raises(ShuttingDownError, match="not run"):
                 client.run("1", env="python")
             client.files("a").write_from("/tmp/go", lambda _size: b"")
-        answer = call.result()
+        answer = call.outcome()
         assert isinstance(answer, nsm.RunResult), answer
         assert (answer.stdout, answer.exit_code) == ("begun\nfinished\n", 0)
         assert it.process.wait(END_TIMEOUT_S) == 0
 
 
 @pytest.mark.slow
-def test_signals_that_its_starter_has_blocked(short_dir: Path) -> None:
+def test_signals_that_its_starter_has_blocked() -> None:
     """Ray's actors block SIGINT; code is interrupted by it all the same, and keeps its state."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT, signal.SIGTERM])
     try:
-        with supervisor(short_dir) as it, it.client() as client:
+        with supervisor() as it, it.client() as client:
             for env in ("python", "bash"):
                 client.run("x=42", env=env, session=env)
                 late = client.run(ENDLESS[env], env=env, session=env, timeout_s=0.3)
@@ -84,13 +75,11 @@ def test_signals_that_its_starter_has_blocked(short_dir: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGINT])
-def test_running_code_is_interrupted_at_the_deadline_or_ended_at_once(
-    short_dir: Path, end: signal.Signals
-) -> None:
-    with supervisor(short_dir, config="[drain]\ntimeout_seconds = 0\n") as it:
+def test_running_code_is_interrupted_at_the_deadline_or_ended_at_once(end: signal.Signals) -> None:
+    with supervisor(config="[drain]\ntimeout_seconds = 0\n") as it:
         call = Call(it, "echo begun; sleep 1000", "a")
         it.process.send_signal(end)
-        answer = call.result()
+        answer = call.outcome()
         if end is signal.SIGTERM:
             assert isinstance(answer, nsm.RunResult), answer
             assert (answer.interrupted, answer.stdout) == (True, "begun\n")
@@ -99,28 +88,30 @@ def test_running_code_is_interrupted_at_the_deadline_or_ended_at_once(
         assert it.process.wait(END_TIMEOUT_S) == 0
 
 
-def test_nsm_drain_and_back(short_dir: Path) -> None:
-    with supervisor(short_dir) as it:
+def test_nsm_drain_and_back(emptied: Supervisor) -> None:
+    it = emptied
+    try:
         call = Call(it, "echo begun; sleep 1000", "a")
         drained = it.run("nsm", "drain", "--timeout", "0")
         assert (drained.returncode, drained.stdout) == (
             0,
             "drained: nothing runs, 1 session kept, 1 execution interrupted\n",
         )
-        answer = call.result()
+        answer = call.outcome()
         assert isinstance(answer, nsm.RunResult)
         assert answer.interrupted
         refused = it.run("nsm", "run", "-e", "bash", "echo x")
         assert refused.returncode == 125
         assert "nsm drain --cancel" in refused.stderr
         assert "nothing new is taken" in it.run("nsm", "status").stdout
+    finally:
         assert it.run("nsm", "drain", "--cancel").returncode == 0
-        assert it.run("nsm", "run", "-e", "bash", "-s", "a", "echo x").stdout == "x\n"
+    assert it.run("nsm", "run", "-e", "bash", "-s", "a", "echo x").stdout == "x\n"
 
 
 @pytest.mark.slow
-def test_signals_while_it_ends_leave_nothing_behind(short_dir: Path) -> None:
-    with supervisor(short_dir) as it:
+def test_signals_while_it_ends_leave_nothing_behind() -> None:
+    with supervisor() as it:
         with it.client() as client:
             for name in ("a", "b", "c"):
                 client.run("1", env="bash", session=name)

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import tempfile
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from mcp import Client as McpClient
-from mcp import StdioServerParameters
-from mcp_types import TextContent
 
-from e2e_support import program, supervisor
+from e2e_mcp import server, text_of
+from e2e_support import supervisor
 from live_forks import LIMITS, NONE, needs_scopes, printed
 from nsm.wire.errors import BadRequestError, ForkRefusedError, NsmError, UnknownSessionError
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
-
     from e2e_support import Supervisor
     from nsm import Client
 
@@ -319,16 +315,11 @@ async def test_sandboxes_are_forked(shared: Supervisor) -> None:
 
 
 async def test_models_fork_sessions(shared: Supervisor) -> None:
-    command = StdioServerParameters(
-        command=program("nsm-mcp"), env=dict(shared.variables), cwd="/usr"
-    )
-
     async def call(**arguments: Any) -> str:
-        result = await server.call_tool("run", arguments)
-        return "".join(part.text for part in result.content if isinstance(part, TextContent))
+        return text_of(await model.call_tool("run", arguments))
 
-    async with McpClient(command) as server:
-        (tool,) = (await server.list_tools()).tools
+    async with McpClient(server(shared.variables)) as model:
+        (tool,) = (await model.list_tools()).tools
         assert "fork_of" in tool.input_schema["properties"]
         await call(code="x = [1]", env="python", session="analysis")
         text = await call(code="x.append(2); print(x)", session="tried", fork_of="analysis")
@@ -352,14 +343,6 @@ async def test_models_fork_sessions(shared: Supervisor) -> None:
         assert "not run" in text
     with shared.client() as client:
         client.kill_all()
-
-
-@pytest.fixture
-def project() -> Generator[Path]:
-    """A directory that a jail may show."""
-    with tempfile.TemporaryDirectory(prefix="nsm-project-") as path:
-        Path(path).chmod(0o755)
-        yield Path(path)
 
 
 CHANGES = {
@@ -403,9 +386,9 @@ def test_a_copy_of_the_project_is_copied(
 
 
 @pytest.mark.slow
-def test_changes_to_a_project_are_undone_in_a_fork(short_dir: Path, project: Path) -> None:
+def test_changes_to_a_project_are_undone_in_a_fork(undoing: Supervisor, project: Path) -> None:
     (project / "a").write_text("a")
-    with supervisor(short_dir, config="[session]\nundo = 2\n") as it, it.client() as client:
+    with undoing.client() as client:
         code = "open('/project/a', 'a').write('1')"
         client.run(code, env="python", session="on", project=str(project), project_mode="overlay")
         (fork,) = client.fork("on").forks

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -133,8 +132,8 @@ open('/workspace/reached', 'w').write(repr([each for each in reached() if each[0
 """
 
 
-def test_programs_that_run_stay_with_the_original(short_dir: Path) -> None:
-    with supervisor(short_dir, config="[session]\nundo = 3\n") as it, it.client() as client:
+def test_programs_that_run_stay_with_the_original(undoing: Supervisor) -> None:
+    with undoing.client() as client:
         printed(client, "busy", "x = 1; import os; os.mkfifo('go'); os.mkfifo('reached')")
         printed(client, "busy", "x = 2")
         start = "p = os.fork()\nif not p: os._exit(0)\nprint(os.waitpid(p, 0)[0])"
@@ -296,8 +295,8 @@ def test_the_end_of_an_interpreter_leaves_forks_alone(hasty: Supervisor, how: st
 
 
 @pytest.mark.slow
-def test_an_undo_leaves_forks_alone(short_dir: Path) -> None:
-    with supervisor(short_dir, config="[session]\nundo = 3\n") as it, it.client() as client:
+def test_an_undo_leaves_forks_alone(undoing: Supervisor) -> None:
+    with undoing.client() as client:
         printed(client, "back", "x = 5")
         (fork,) = client.fork("back").forks
         printed(client, fork.name, CHILD)

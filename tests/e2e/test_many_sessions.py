@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import trio
 
-import nsm
 from e2e_support import holder_pid, program, supervisor
 from nsm.wire.errors import NsmError, SessionLimitError, StartFailedError
 from nsmd.host.descriptors import share_out
@@ -42,10 +41,7 @@ async def open_sessions(it: Supervisor, names: list[str]) -> dict[str, NsmError]
         except NsmError as error:
             failed[name] = error
 
-    async with (
-        nsm.AsyncClient(socket_path=it.socket, scope="test", autostart=False) as client,
-        trio.open_nursery() as nursery,
-    ):
+    async with it.async_client() as client, trio.open_nursery() as nursery:
         for name in names:
             nursery.start_soon(ask, name)
     return failed
@@ -128,6 +124,30 @@ async def test_few_descriptors_are_a_limit_that_is_told(short_dir: Path) -> None
         assert all(isinstance(error, SessionLimitError) for error in failed.values())
         assert all("ulimit -Hn" in error.hint for error in failed.values())
         assert_each_has_its_variable(it, served)
+
+
+@pytest.mark.slow
+def test_fifty_one_shots_at_once_where_ten_sessions_may_be() -> None:
+    answers: dict[int, str] = {}
+
+    async def burst() -> None:
+        async def one(number: int) -> None:
+            result = await client.run(f"echo {number}; ls /workspace", env="bash")
+            answers[number] = result.stdout
+
+        async with it.async_client() as client, trio.open_nursery() as nursery:
+            for number in range(50):
+                nursery.start_soon(one, number)
+
+    with supervisor(config="[session]\nmax_sessions = 10\n") as it:
+        trio.run(burst)
+        assert answers == {number: f"{number}\n" for number in range(50)}
+        with it.client() as client:
+            (kind,) = client.pool().kinds
+            # The first ten; the others waited for their turn.
+            assert (kind.env, kind.hits + kind.misses) == ("bash", 10)
+            assert kind.wanted > 2
+            assert kind.memory_bytes is None or kind.memory_bytes > 100_000
 
 
 @pytest.mark.slow

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import os
 import re
 import shutil
 import subprocess
@@ -12,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import trio
-from mcp import Client, StdioServerParameters
-from mcp_types import CallToolResult, ImageContent, TextContent
+from mcp import Client
+from mcp_types import CallToolResult, ImageContent
 
 import nsm
 import pictures
-from e2e_support import end_supervisor, program, run, supervisor, variables_for, wait_gone
+from e2e_mcp import server, text_of
+from e2e_support import end_supervisor, program, run, supervisor, variables_for
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
     from e2e_support import Supervisor
@@ -38,15 +37,6 @@ def get_fignums(): return list(figures)
 def figure(number): return Figure()
 def close(figure): figures.clear()
 """
-
-
-def server(variables: Mapping[str, str]) -> StdioServerParameters:
-    # The working directory is the clone, which under root may be closed to the jails' user.
-    return StdioServerParameters(command=program("nsm-mcp"), env=dict(variables), cwd="/usr")
-
-
-def text_of(result: CallToolResult) -> str:
-    return "".join(part.text for part in result.content if isinstance(part, TextContent))
 
 
 @pytest.fixture
@@ -218,42 +208,6 @@ async def test_ten_shims_at_once_start_one_supervisor(short_dir: Path) -> None:
         assert len(pids) == 1
     finally:
         end_supervisor(variables["NSM_SOCKET"])
-
-
-@pytest.mark.slow
-async def test_a_supervisor_that_is_killed_is_replaced(short_dir: Path) -> None:
-    """The call in flight gets its answer from the next one, and the session goes on."""
-    variables = variables_for(short_dir)
-    short_dir.chmod(0o700)
-    async with Client(server(variables), mode="legacy") as client:
-        call = partial(client.call_tool, "run")
-        await call({"code": "x = 1", "env": "python", "session": "a"})
-        first = _supervisor_pid(short_dir)
-        answers: list[CallToolResult] = []
-        running = trio.Event()
-
-        async def on_progress(progress: float, total: float | None, message: str | None) -> None:
-            del progress, total, message
-            running.set()
-
-        async def long() -> None:
-            code = "print('running', flush=True); import time; time.sleep(2); x += 1"
-            arguments = {"code": code, "env": "python", "session": "a"}
-            answers.append(await call(arguments, progress_callback=on_progress))
-            running.set()
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(long)
-            await running.wait()
-            assert not answers, text_of(answers[0])
-            fd = os.pidfd_open(first)
-            os.kill(first, 9)
-            wait_gone([fd])
-        assert not answers[0].is_error, text_of(answers[0])
-        assert text_of(answers[0]).startswith("running\n")
-        again = await call({"code": "print(x)", "env": "python", "session": "a"})
-        assert text_of(again).startswith("2\n")
-    end_supervisor(variables["NSM_SOCKET"])
 
 
 def test_without_autostart_the_reason_is_told(short_dir: Path) -> None:

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 import trio
-from mcp import Client, MCPError, StdioServerParameters
+from mcp import Client, MCPError
 from mcp.client.extension import ClaimContext, ClientExtension, ResultClaim
-from mcp_types import CallToolResult, Request, RequestParams, Result, TextContent
+from mcp_types import CallToolResult, Request, RequestParams, Result
 
 import nsm
-from e2e_support import end_supervisor, program, supervisor, wait_gone
+from e2e_mcp import server, text_of
+from e2e_support import end_supervisor, supervisor, wait_gone
 from http_support import CONFIG, sdk_client, token_of, url_of
 from nsmd.mcp.jobs import EXTENSION
 
@@ -32,21 +33,14 @@ GATED = {
 """Code that waits until somebody opens a pipe of that name."""
 
 
-def server(running: Supervisor) -> StdioServerParameters:
-    return StdioServerParameters(
-        command=program("nsm-mcp"), env=dict(running.variables), cwd="/usr"
-    )
-
-
 async def call(client: Client, **arguments: Any) -> tuple[str, CallToolResult]:
     result = await client.call_tool("run", arguments)
-    parts = [part.text for part in result.content if isinstance(part, TextContent)]
-    return "".join(parts), result
+    return text_of(result), result
 
 
 @pytest.mark.parametrize("env", ["python", "bash"])
 async def test_long_work_is_read_in_pieces(emptied: Supervisor, env: str) -> None:
-    async with Client(server(emptied)) as client:
+    async with Client(server(emptied.variables)) as client:
         await call(client, code="mkfifo gate", env="bash", session="gates")
         await call(client, code="import os; os.mkfifo('gate')", env="python", session="s-python")
         await call(client, code="mkfifo gate", env="bash", session="s-bash")
@@ -71,7 +65,7 @@ async def test_long_work_is_read_in_pieces(emptied: Supervisor, env: str) -> Non
 
 
 async def test_a_job_is_stopped_and_leaves_no_file(emptied: Supervisor) -> None:
-    async with Client(server(emptied)) as client:
+    async with Client(server(emptied.variables)) as client:
         await call(
             client,
             code="import time\nprint('up')\ntime.sleep(600)",
@@ -88,7 +82,7 @@ async def test_a_job_is_stopped_and_leaves_no_file(emptied: Supervisor) -> None:
 
 async def test_a_job_in_node_may_await_and_require(emptied: Supervisor) -> None:
     code = "const fs = require('fs');\nawait null;\nconsole.log(fs.existsSync('.'))"
-    async with Client(server(emptied)) as client:
+    async with Client(server(emptied.variables)) as client:
         text, _ = await call(client, code="typeof process.getBuiltinModule", env="node")
         if "undefined" in text:
             pytest.skip("Node 18 has no top-level await in such a file")
@@ -99,7 +93,7 @@ async def test_a_job_in_node_may_await_and_require(emptied: Supervisor) -> None:
 
 
 async def test_a_reset_needs_no_code(emptied: Supervisor) -> None:
-    async with Client(server(emptied)) as client:
+    async with Client(server(emptied.variables)) as client:
         await call(client, code="x = 1", env="python", session="s")
         text, result = await call(client, session="s", reset=True)
         assert "was reset as this call asked" in text
@@ -110,7 +104,7 @@ async def test_a_reset_needs_no_code(emptied: Supervisor) -> None:
 @pytest.mark.slow
 async def test_a_result_may_be_larger_than_one_answer_of_an_agent(short_dir: Path) -> None:
     with supervisor(short_dir, config="[mcp]\nmax_result_chars = 1_000_000\n") as it:
-        async with Client(server(it)) as client:
+        async with Client(server(it.variables)) as client:
             code = "printf '%0300000d' 7"
             await call(client, code=code, env="bash", session="s", background=True)
             text, _ = await call(client, job="s/1", timeout_seconds=60)
@@ -119,7 +113,7 @@ async def test_a_result_may_be_larger_than_one_answer_of_an_agent(short_dir: Pat
 
 
 async def test_unknown_jobs_and_sessions_are_told(emptied: Supervisor) -> None:
-    async with Client(server(emptied)) as client:
+    async with Client(server(emptied.variables)) as client:
         text, result = await call(client, job="nobody/1")
         assert result.is_error
         assert "There is no session 'nobody'" in text
@@ -145,7 +139,7 @@ async def test_output_is_told_once_across_a_killed_supervisor(short_dir: Path) -
 
 async def _ask_while_supervisors_die(first: Supervisor) -> None:
     code = "i=0; while read -r line; do echo $((i += 1)); done < gate; exit 4"
-    async with Client(server(first)) as client:
+    async with Client(server(first.variables)) as client:
         await call(client, code="mkfifo gate", env="bash", session="s")
         await call(client, code=code, env="bash", session="s", background=True)
         await call(client, code="exec 9> gate", env="bash", session="s")
@@ -229,7 +223,7 @@ class TaskExtension(ClientExtension):
 
 async def test_a_client_that_takes_tasks_gets_one(emptied: Supervisor) -> None:
     tasks = TaskExtension()
-    async with Client(server(emptied), mode=MODERN, extensions=[tasks]) as client:
+    async with Client(server(emptied.variables), mode=MODERN, extensions=[tasks]) as client:
         text, result = await call(
             client, code="print('ü' * 3); 1 / 0", env="python", session="s", background=True
         )
@@ -243,7 +237,7 @@ async def test_a_client_that_takes_tasks_gets_one(emptied: Supervisor) -> None:
 
 @pytest.mark.parametrize("method", ["tasks/get", "tasks/update", "tasks/cancel"])
 async def test_a_client_that_takes_no_tasks_cannot_ask(emptied: Supervisor, method: str) -> None:
-    async with Client(server(emptied), mode=MODERN) as client:
+    async with Client(server(emptied.variables), mode=MODERN) as client:
         await call(client, code="echo x", env="bash", session="s", background=True)
         request = TaskRequest(method=method, params=TaskParams(task_id="s/1"))
         with pytest.raises(MCPError) as caught:
@@ -254,7 +248,7 @@ async def test_a_client_that_takes_no_tasks_cannot_ask(emptied: Supervisor, meth
 
 async def test_a_cancelled_task_is_stopped(emptied: Supervisor) -> None:
     tasks = TaskExtension(cancels=True)
-    async with Client(server(emptied), mode=MODERN, extensions=[tasks]) as client:
+    async with Client(server(emptied.variables), mode=MODERN, extensions=[tasks]) as client:
         code = "trap 'exit 5' INT; echo up; while :; do read -t 1 <> <(:); done"
         await call(client, code=code, env="bash", session="s", background=True)
         assert tasks.seen == ["working", "cancelled"]

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-import nsm
 from artifact_files import write_artifact, write_older, write_run_only
 from e2e_support import end_holder, supervisor, wait_gone
 from realjail import needs_bwrap, open_directory
@@ -99,14 +98,3 @@ def test_a_killed_supervisor_leaves_no_process_of_artifacts_but_what_is_kept() -
             it.kill()
             assert end_holder(Path(path)), "nobody would have kept the sessions"
             wait_gone(left)
-
-
-def test_nsm_says_where_templates_are_missing(shared: Supervisor) -> None:
-    with shared.client() as client:
-        client.run("1", env="older")
-        client.run("1", env="whole")
-        rows = {row.name: row for row in client.envs()}
-    assert "older artifact" in str(rows["older"].cold_start)
-    assert rows["whole"].cold_start is None
-    with pytest.raises(nsm.NsmError, match="keeps no state"), shared.client() as client:
-        client.run("1", env="once", session="s")

@@ -6,7 +6,6 @@ import io
 import os
 import signal
 import socket
-import tempfile
 import threading
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -37,19 +36,6 @@ def shown(result: nsm.RunResult) -> str:
     return result.stdout.strip() or "".join(
         str(display["text/plain"]) for display in result.displays
     )
-
-
-@pytest.fixture
-def project() -> Generator[Path]:
-    """A directory that a jail may show: not below the home directory of these supervisors."""
-    with tempfile.TemporaryDirectory(prefix="nsm-project-") as path:
-        Path(path).chmod(0o755)
-        yield Path(path)
-
-
-def die(it: Supervisor) -> None:
-    """Kill the supervisor, as nothing it could handle does."""
-    it.kill()
 
 
 @contextmanager
@@ -84,7 +70,7 @@ def test_sessions_of_all_interpreters_keep_their_state(short_dir: Path) -> None:
             for env, code in PLACE.items():
                 client.run(code, env=env, session=env)
             before = {row.id: row for row in client.sessions()}
-        die(first)
+        first.kill()
         for count in (1, 2, 3):
             with another(first) as it, it.client() as client:
                 rows = {row.id: row for row in client.sessions()}
@@ -99,7 +85,7 @@ def test_sessions_of_all_interpreters_keep_their_state(short_dir: Path) -> None:
                     assert shown(result) == SEEN[env]
                     assert not result.session.created
                 if count < 3:
-                    die(it)
+                    it.kill()
                 else:
                     client.kill_all()
 
@@ -109,7 +95,7 @@ def test_a_session_ends_with_the_connection_that_its_client_makes_next(short_dir
         blocking = first.client()
         shared = nsm.SharedSandbox(socket_path=first.socket).open()
         sessions = [blocking.sandbox(ends_with_client=True).id, shared.id]
-        die(first)
+        first.kill()
         with another(first) as it, it.client() as client:
             blocking.ping()
             shared.call(lambda box: box.files.exists("x"))
@@ -133,10 +119,10 @@ def test_supervisors_that_are_killed_while_they_take_sessions_up_lose_none(
             agents = [row.pid for row in client.sessions()]
         for pid in agents:
             os.kill(pid, signal.SIGSTOP)
-        die(first)
+        first.kill()
         for _ in range(3):
             with another(first) as it:
-                die(it)
+                it.kill()
         with another(first) as it, it.client() as client:
             for pid in agents:
                 os.kill(pid, signal.SIGCONT)
@@ -179,7 +165,7 @@ def test_sessions_of_a_holder_that_does_not_answer_are_waited_for(short_dir: Pat
             client.run("x = 41", env="python", session="old")
         holder = stop_holder(household, first)
         stack.callback(send, holder, signal.SIGCONT)
-        die(first)
+        first.kill()
         with another(first) as it, it.client() as client:
             survival = client.status().survival
             assert survival is not None
@@ -194,7 +180,7 @@ def test_sessions_of_a_holder_that_does_not_answer_are_waited_for(short_dir: Pat
                 client.run("x", env="python", session="old")
             assert it.run("nsm", "reload").returncode == 0  # the doctor's advice
             assert client.run("echo $y", env="bash", session="later").stdout == "1\n"
-            die(it)
+            it.kill()
         with another(first) as it, it.client() as client:
             found: list[str] = []
             ask = threading.Thread(
@@ -211,7 +197,7 @@ def test_sessions_of_a_holder_that_does_not_answer_are_waited_for(short_dir: Pat
             assert survival is not None
             assert not survival.problem
             assert len(household.members().holders) == 1
-            die(it)
+            it.kill()
         with another(first) as it, it.client() as client:
             assert {row.name for row in client.sessions()} == {"old", "later"}
             client.kill_all()
@@ -223,7 +209,7 @@ def test_a_shutdown_ends_what_a_holder_has_that_does_not_answer(short_dir: Path)
             with first.client() as client:
                 client.run("x = 41", env="python", session="old")
             stop_holder(household, first)
-            die(first)
+            first.kill()
             with another(first) as it, it.client() as client:
                 client.shutdown()
         assert not household.wait_empty(30)
@@ -239,7 +225,7 @@ def test_running_code_goes_on_and_its_result_can_be_asked_for(short_dir: Path) -
         threads = [
             begin(first, code, env="python", session=name, execution_id=name) for name in ids
         ]
-        die(first)
+        first.kill()
         for thread in threads:
             thread.join()
         with another(first) as it, it.client() as client:
@@ -261,11 +247,11 @@ def test_a_result_that_nobody_had_is_there_still(short_dir: Path) -> None:
     with supervisor(short_dir) as first:
         with first.client() as client:
             client.run("print('kept')", env="python", session="a", execution_id="e")
-        die(first)
+        first.kill()
         with another(first) as it, it.client() as client:
             assert client.result("e").stdout == "kept\n"
             client.run("1", env="python", session="a", execution_id="f")
-            die(it)
+            it.kill()
         with another(first) as it, it.client() as client:
             assert client.result("f").exit_code == 0
             with pytest.raises(NsmError):
@@ -280,7 +266,7 @@ def test_a_one_shot_goes_on_and_ends_with_its_answer(short_dir: Path) -> None:
     )
     with supervisor(short_dir) as first:
         thread = begin(first, code, env="python", execution_id="once")
-        die(first)
+        first.kill()
         thread.join()
         with another(first) as it, it.client() as client:
             (row,) = client.sessions()
@@ -295,13 +281,13 @@ def test_the_end_of_a_session_without_supervisor_is_told(short_dir: Path) -> Non
             for name in ("a", "b"):
                 client.run("x = 1", env="python", session=name)
             pid = next(row.pid for row in client.sessions() if row.name == "a")
-        die(first)
+        first.kill()
         fd = os.pidfd_open(pid)
         signal.pidfd_send_signal(fd, signal.SIGKILL)
         wait_gone([fd])
         with another(first) as it, it.client() as client:
             assert [row.name for row in client.sessions()] == ["b"]
-            die(it)  # before anybody was told
+            it.kill()  # before anybody was told
         with another(first) as it, it.client() as client:
             assert [row.name for row in client.sessions()] == ["b"]
             result = client.run("'x' in dir()", env="python", session="a")
@@ -317,7 +303,7 @@ def test_a_session_that_was_taken_up_ends_as_any_other(short_dir: Path) -> None:
             for name in ("a", "b"):
                 client.run("x = 1", env="python", session=name)
             pids = {row.name: row.pid for row in client.sessions()}
-        die(first)
+        first.kill()
         fds = {name: os.pidfd_open(pid) for name, pid in pids.items()}
         with another(first) as it, it.client() as client:
             client.kill(["a"])
@@ -351,7 +337,7 @@ def test_a_copied_project_and_a_proxy_are_there_still(short_dir: Path, project: 
             client.run(ask, env="python", session="n", network="a.b")
             refusal = client.run(ask, env="python", session="n").stdout
             assert refusal.startswith("403")
-        die(first)
+        first.kill()
         with another(first) as it, it.client() as client:
             assert client.run("cat /project/file", env="bash", session="o").stdout == "one\ntwo\n"
             assert it.run("nsm", "diff", "o").stdout.count("+two") == 1
@@ -370,7 +356,7 @@ def test_spares_are_not_kept(short_dir: Path) -> None:
             client.run("1", env="python", session="a")
             kept = {row.pid for row in client.sessions()}
         fds = [os.pidfd_open(pid) for pid in first.descendants() - kept if _is_agent(pid)]
-        die(first)
+        first.kill()
         wait_gone(fds)
         with another(first) as it, it.client() as client:
             assert {row.pid for row in client.sessions()} == kept
@@ -423,7 +409,7 @@ def test_a_file_of_a_killed_supervisor_is_there_whole_or_not_at_all(
             def piece(_: int) -> bytes:
                 found = next(pieces)
                 if not found:
-                    die(it)
+                    it.kill()
                 return found
 
             with pytest.raises(NsmError):
@@ -435,7 +421,7 @@ def test_a_file_of_a_killed_supervisor_is_there_whole_or_not_at_all(
 
             def enough(size: int, _: int | None) -> None:
                 if size > 2 * len(data) and it.process.poll() is None:
-                    die(it)
+                    it.kill()
 
             with pytest.raises(NsmError):
                 files.upload(tmp_path, "tree", on_progress=enough)
@@ -446,7 +432,7 @@ def test_a_file_of_a_killed_supervisor_is_there_whole_or_not_at_all(
             assert {entry.size for entry in files.list("tree")} <= {len(data)}
             # It reads no request any more, and then it dies.
             it.process.send_signal(signal.SIGSTOP)
-            killer = threading.Thread(target=die, args=(it,))
+            killer = threading.Thread(target=it.kill)
             killer.start()
             with pytest.raises(NsmError):
                 files.write("f", "new")

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
+import signal
+import threading
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,9 +16,9 @@ import pytest
 import trio
 
 from e2e_mcp import call, connected, description
-from e2e_support import program, supervisor
+from e2e_support import descendants, program, supervisor, wait_gone
 from nsm.wire.errors import BadRequestError
-from packageindex import IndexServer, index_server
+from packageindex import IndexHandler, IndexServer, index_server
 from realjail import needs_bwrap
 
 if TYPE_CHECKING:
@@ -226,3 +229,30 @@ def test_a_configuration_and_its_lock_are_taken_up_hot(running: Supervisor) -> N
         assert client.run(code, env="lab").stdout == "1.0\n"
     rows = json.loads(running.run("nsm", "env", "builds", "--json").stdout)
     assert [row["wanted_by"] for row in rows] == [["config.toml"], ["nsm env add"]]
+
+
+def test_the_jail_of_a_build_ends_with_a_killed_supervisor(short_dir: Path) -> None:
+    asked, over = threading.Event(), threading.Event()
+
+    def hang(_: IndexHandler) -> None:
+        asked.set()
+        over.wait()
+
+    with index_server(None) as index:
+        index.handlers["/simple/demo/"] = hang
+        variables = {"PIP_INDEX_URL": index.url("/simple", "127.0.0.1")}
+        with supervisor(short_dir, variables=variables) as it, it.client() as client:
+            client.builds.add_packages("demo", pip=["demo"], wait=False)
+            assert asked.wait(60)
+            tools = [
+                pid
+                for pid in descendants(it.pid)
+                if b"/run/nsm/tool/uv\0" in Path(f"/proc/{pid}/cmdline").read_bytes()
+            ]
+            assert tools
+            held = [os.pidfd_open(pid) for pid in tools]
+            for each in held:  # so that none ends because it has no network any more
+                signal.pidfd_send_signal(each, signal.SIGSTOP)
+            os.kill(it.pid, signal.SIGKILL)
+            wait_gone(held)
+            over.set()

@@ -6,29 +6,27 @@ import json
 import os
 import shutil
 import signal
-from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import pytest
 import trio
-from mcp import Client, MCPError, StdioServerParameters
+from mcp import MCPError
 
 import nsm
-from e2e_support import program, supervisor
+from e2e_mcp import connected, description
+from e2e_support import supervisor
 from http_support import CONFIG, sdk_client, token_of, url_of
 from nsm.client.environments import ProjectEnvironments
 from realjail import needs_bwrap, open_directory
 from venvs import install, make_project_venv
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+    from collections.abc import Generator
     from pathlib import Path
 
     from e2e_support import Supervisor
 
 pytestmark = [pytest.mark.jail, needs_bwrap]
-
-TIMEOUT_S = 120
 
 
 @pytest.fixture
@@ -41,30 +39,9 @@ def project(request: pytest.FixtureRequest) -> Generator[Path]:
         yield path
 
 
-@asynccontextmanager
-async def connected(
-    it: Supervisor, project: Path
-) -> AsyncGenerator[tuple[Client, Callable[[], Awaitable[None]]]]:
-    """A model's client of a project, and what waits until it is told that the tools changed."""
-    told, changes = trio.open_memory_channel[None](100)
-
-    async def take(message: object) -> None:
-        if "ToolListChanged" in type(message).__name__:
-            told.send_nowait(None)
-
-    async def changed() -> None:
-        with trio.fail_after(TIMEOUT_S):
-            await changes.receive()
-
-    variables = it.variables | {"PROJECT_DIR": str(project)}
-    entry = StdioServerParameters(command=program("nsm-mcp"), env=dict(variables), cwd="/usr")
-    async with Client(entry, mode="legacy", message_handler=take) as client:
-        yield client, changed
-
-
-async def description(client: Client) -> str:
-    (tool,) = (await client.list_tools(cache_mode="refresh")).tools
-    return tool.description or ""
+def of(it: Supervisor, project: Path) -> dict[str, str]:
+    """Environment of a model's client of a project."""
+    return it.variables | {"PROJECT_DIR": str(project)}
 
 
 async def test_a_person_agrees_and_the_projects_clients_have_it(
@@ -73,11 +50,8 @@ async def test_a_person_agrees_and_the_projects_clients_have_it(
     with open_directory() as other:
         shutil.copytree(project / ".venv", other / ".venv", symlinks=True)
         async with (
-            connected(shared, project) as (client, changed),
-            connected(shared, other) as (
-                stranger,
-                _,
-            ),
+            connected(of(shared, project)) as (client, changed),
+            connected(of(shared, other)) as (stranger, _),
         ):
             assert "venv" not in await description(client)
             before = await description(stranger)
@@ -102,7 +76,7 @@ OPERATIONS = ("env_use", "env_found", "env_forget")
 async def test_neither_models_nor_http_clients_can_agree(short_dir: Path, project: Path) -> None:
     with supervisor(short_dir, config=CONFIG) as it:
         async with (
-            connected(it, project) as (model, _),
+            connected(of(it, project)) as (model, _),
             sdk_client(url_of(it), token_of(it)) as over_http,
         ):
             for client in (model, over_http):
@@ -236,17 +210,9 @@ def test_an_agreement_survives_a_kill(project: Path) -> None:
             os.kill(it.pid, signal.SIGKILL)
         it.process.wait()
         (directory / "control.sock").unlink(missing_ok=True)
-        variables = it.variables
         shown = it.run("nsm", "env", "found", "--json", "--project", str(project))
         assert json.loads(shown.stdout)[0]["name"] == "venv", shown
-        ran = it.run(
-            "nsm",
-            "run",
-            "-e",
-            "venv",
-            "--project",
-            str(project),
-            "import tiny; print(tiny.VERSION)",
-        )
-        assert ran.stdout == "1.2\n", (ran, variables)
+        code = "import tiny; print(tiny.VERSION)"
+        ran = it.run("nsm", "run", "-e", "venv", "--project", str(project), code)
+        assert ran.stdout == "1.2\n", ran
         it.run("nsm", "shutdown", "-y")

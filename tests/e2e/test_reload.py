@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-import nsm
-from e2e_support import end_supervisor, supervisor, wait_gone
+from e2e_support import supervisor, wait_gone
 from nsmd.host.processes import children_of
 
 if TYPE_CHECKING:
@@ -91,17 +90,3 @@ def test_a_reload_leaves_no_zombies(short_dir: Path) -> None:
 
 def is_starter(pid: int) -> bool:
     return b"bwrap" in Path(f"/proc/{pid}/cmdline").read_bytes()
-
-
-def test_a_list_of_sessions_takes_up_those_of_a_killed_supervisor(short_dir: Path) -> None:
-    with supervisor(short_dir) as it:
-        with it.client() as client:
-            client.run("x = 41", env="python", session="a")
-        it.kill()
-        assert it.run("nsm", "ps").stdout.splitlines()[1].split()[1] == "a"
-        with nsm.Client(socket_path=it.socket, scope="test", autostart=False) as client:
-            assert client.run("print(x + 1)", env="python", session="a").stdout == "42\n"
-            client.reload()  # by a supervisor that was started by a client, too
-            assert client.run("print(x + 2)", env="python", session="a").stdout == "43\n"
-        end_supervisor(it.socket)
-        assert "no supervisor is running" in it.run("nsm", "ps").stderr

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import e2e_support
 import nsm
 from e2e_support import Supervisor, program, supervisor
 from nsm.client.sandbox import Sandbox
@@ -113,15 +114,23 @@ def outcomes(rows: tuple[RestoredRow, ...]) -> dict[str, str]:
     return {row.name: row.why for row in rows}
 
 
-def rewrite(path: str, change: Callable[[str, bytes], bytes]) -> None:
-    """Write a save again with other parts, and right hashes, as whoever made it could."""
+def rewrite(
+    path: str, change: Callable[[str, bytes], bytes], *, shrink: int = 0, **facts: object
+) -> None:
+    """Write a save again with other parts, and right hashes, as whoever made it could.
+
+    Args:
+        shrink: by how much the state is said to be smaller than it is.
+        facts: for its manifest.
+    """
     with zipfile.ZipFile(path) as old:
         parts = {name: change(name, old.read(name)) for name in PARTS}
-        manifest = json.loads(old.read("manifest.json"))
-    with zipfile.ZipFile(path, "w") as new:
+        manifest = json.loads(old.read("manifest.json")) | facts
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as new:
         for name, content in parts.items():
             digest = hashlib.sha256(content).hexdigest()
-            manifest["parts"][name] = {"size": len(content), "sha256": digest}
+            size = len(content) - (shrink if name == "state.tar" else 0)
+            manifest["parts"][name] = {"size": size, "sha256": digest}
             new.writestr(name, content)
         new.writestr("manifest.json", json.dumps(manifest))
 
@@ -145,26 +154,22 @@ def retarred(content: bytes, change: Callable[[str, bytes], bytes]) -> bytes:
 
 
 def test_a_session_outlives_its_supervisor_and_goes_on_under_another_one(
-    tmp_path: Path, short_dir: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, client: nsm.Client
 ) -> None:
     """Variables, definitions, files and the rest are in one file, which is enough."""
-    one, other = short_dir / "1", short_dir / "2"
-    one.mkdir()
-    other.mkdir()
     path = tmp_path / "work.nsmsave"
-    with supervisor(one) as first, first.client() as client:
-        run(client, STATE)
-        saved = Saves(client).save("work", str(path))
+    with supervisor() as first, first.client() as own:
+        run(own, STATE)
+        saved = Saves(own).save("work", str(path))
         assert saved.not_saved == ()
         assert saved.notes == ()
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
-        run(client, CHECKS)  # the original, which goes on
-    with supervisor(other) as second, second.client() as client:
-        restored = Saves(client).restore(str(path))
-        assert [row for row in restored.rows if not row.restored] == []
-        assert {row.name for row in restored.rows} == set(saved.names)
-        run(client, CHECKS)
-        run(client, "assert __builtins__.__name__ == 'builtins'")
+        run(own, CHECKS)  # the original, which goes on
+    restored = Saves(client).restore(str(path))
+    assert [row for row in restored.rows if not row.restored] == []
+    assert {row.name for row in restored.rows} == set(saved.names)
+    run(client, CHECKS)
+    run(client, "assert __builtins__.__name__ == 'builtins'")
 
 
 def test_values_that_cannot_be_pickled_are_left_out_with_the_reason(
@@ -365,14 +370,7 @@ def test_only_automatic_saves_make_room_and_the_oldest_first(client: nsm.Client)
 def test_a_save_for_a_newer_nsm_is_refused(client: nsm.Client) -> None:
     run(client, "x = 1")
     path = Saves(client).save("work").path
-    with zipfile.ZipFile(path) as archive:
-        parts = {name: archive.read(name) for name in archive.namelist()}
-    parts["manifest.json"] = json.dumps(
-        {**json.loads(parts["manifest.json"]), "format": 99}
-    ).encode()
-    with zipfile.ZipFile(path, "w") as archive:
-        for name, part in parts.items():
-            archive.writestr(name, part)
+    rewrite(path, lambda _, part: part, format=99)
     with pytest.raises(SaveError, match="newer"):
         Saves(client).restore("work", "again")
 
@@ -510,26 +508,14 @@ def test_a_file_that_unpacks_to_very_much_is_refused(
     path = str(tmp_path / "bomb.nsmsave")
     Saves(client).save("work", path)
     monkeypatch.setattr(kept, "STRANGERS_BYTES", 8 << 20)
-    with zipfile.ZipFile(path) as old:
-        parts = {name: old.read(name) for name in old.namelist()}
-    manifest = json.loads(parts.pop("manifest.json"))
-    parts["tmp.tar"] += bytes(100 << 20)  # what follows the end of an archive
-    digest = hashlib.sha256(parts["tmp.tar"]).hexdigest()
-    manifest["parts"]["tmp.tar"] = {"size": len(parts["tmp.tar"]), "sha256": digest}
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as new:
-        for name, content in parts.items():
-            new.writestr(name, content)
-        new.writestr("manifest.json", json.dumps(manifest))
+    # What follows the end of an archive.
+    rewrite(path, lambda name, part: part + bytes(100 << 20) if name == "tmp.tar" else part)
     with pytest.raises(SaveError, match=r"unpacks to 101 MiB, and at most 8 MiB") as caught:
         Saves(client).restore(path, "again")
     assert "--max-mb" in caught.value.hint
     assert [row.name for row in client.sessions()] == ["work"]
     Saves(client).restore(path, "again", max_mb=200)
-    manifest["parts"]["state.tar"]["size"] -= 200 << 20
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as new:
-        for name, content in parts.items():
-            new.writestr(name, content)
-        new.writestr("manifest.json", json.dumps(manifest))
+    rewrite(path, lambda _, part: part, shrink=200 << 20)
     with pytest.raises(SaveError, match=r"state\.tar in the save is not what was written"):
         Saves(client).restore(path, "third")
 
@@ -709,15 +695,7 @@ def test_the_command_line_saves_lists_restores_and_removes(
     shared: Supervisor, client: nsm.Client, tmp_path: Path
 ) -> None:
     def command(*words: str, code: int = 0) -> str:
-        done = subprocess.run(
-            [program("nsm"), *words],
-            env=variables(shared, tmp_path),
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        done = e2e_support.run("nsm", *words, variables=variables(shared, tmp_path), cwd=tmp_path)
         assert done.returncode == code, done.stderr
         return done.stdout + done.stderr
 
@@ -885,19 +863,24 @@ def begun(client: nsm.Client) -> None:
 
 
 @pytest.mark.slow
-def test_a_killed_client_leaves_no_file_and_the_session_goes_on(
-    shared: Supervisor, client: nsm.Client, tmp_path: Path
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGINT])
+def test_a_client_that_ends_amid_a_save_leaves_no_file_and_the_session_goes_on(
+    shared: Supervisor, client: nsm.Client, tmp_path: Path, end: signal.Signals
 ) -> None:
     run(client, WAITING)
-    process = subprocess.Popen(
+    with subprocess.Popen(
         [program("nsm"), "save", "work"],
         env=variables(shared, tmp_path),
         stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    begun(client)
-    process.kill()
-    process.wait()
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        begun(client)
+        process.send_signal(end)
+        _, said = process.communicate()
+    interrupted = end is signal.SIGINT
+    assert process.returncode == (130 if interrupted else -end), said
+    assert ("interrupted" in said) is interrupted
     assert os.listdir(tmp_path / "data/nsm/saves") == []
     run(client, "assert x == 1; del waiting")
     assert "x" in Saves(client).save("work").names
@@ -945,36 +928,6 @@ def test_a_kill_amid_a_save_leaves_nothing_half_made(
                 run(again, "assert x == 1")
         else:
             run(client, "y = 1")
-
-
-def interrupted(
-    shared: Supervisor, client: nsm.Client, tmp_path: Path, *words: str
-) -> subprocess.CompletedProcess[str]:
-    """Run a command, and interrupt it when code in the session `work` has begun."""
-    process = subprocess.Popen(
-        [program("nsm"), *words],
-        env=variables(shared, tmp_path),
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    begun(client)
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate()
-    return subprocess.CompletedProcess(words, process.returncode, out, err)
-
-
-@pytest.mark.slow
-def test_an_interrupted_save_leaves_no_file(
-    shared: Supervisor, client: nsm.Client, tmp_path: Path
-) -> None:
-    run(client, WAITING)
-    done = interrupted(shared, client, tmp_path, "save", "work")
-    assert done.returncode == 130, done.stderr
-    assert "interrupted" in done.stderr
-    assert os.listdir(tmp_path / "data/nsm/saves") == []
-    run(client, "assert x == 1")
 
 
 LOADING = """
@@ -1062,37 +1015,27 @@ def test_code_that_is_run_again_has_the_time_of_the_restore(client: nsm.Client) 
 
 
 def test_sessions_are_kept_at_a_shutdown_and_found_by_their_names(
-    short_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    short_dir: Path, tmp_path: Path, client: nsm.Client
 ) -> None:
     """A new session of that name replaces none, and the next one says what there is."""
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     config = "[session]\nkeep = true\nsaves_mb = 100\n"
     data = {"XDG_DATA_HOME": str(tmp_path / "data")}
     for number, value in enumerate(("first", "second")):
         directory = short_dir / str(number)
         directory.mkdir()
-        with supervisor(directory, config=config, variables=data) as it, it.client() as client:
-            ran = subprocess.run(
-                [program("nsm"), "run", "-e", "python", "-s", "work", f"x = {value!r}"],
-                env=variables(it, tmp_path),
-                cwd=tmp_path,
-                capture_output=True,
-                text=True,
-                timeout=60,
-                check=True,
-            )
+        with supervisor(directory, config=config, variables=data) as it, it.client() as own:
+            words = ("nsm", "run", "-e", "python", "-s", "work", f"x = {value!r}")
+            ran = e2e_support.run(*words, variables=variables(it, tmp_path), cwd=tmp_path)
+            assert ran.returncode == 0, ran.stderr
             assert ("an earlier one was saved" in ran.stderr) == bool(number)
-            run(client, "y = 1", "apart")
-            client.shutdown()
+            run(own, "y = 1", "apart")
+            own.shutdown()
             it.process.wait()
         assert len(kept.automatic_of("work")) == number + 1
     saves = kept.automatic_of("work")
     assert all(save.automatic for save in kept.listed())
     assert {save.session for save in kept.listed()} == {"work", "apart"}
-    directory = short_dir / "last"
-    directory.mkdir()
-    with supervisor(directory) as it, it.client() as client:
-        Saves(client).restore("work")
-        run(client, "assert x == 'second'")
-        Saves(client).restore(saves[1].name, "earlier")
-        run(client, "assert x == 'first'", "earlier")
+    Saves(client).restore("work")
+    run(client, "assert x == 'second'")
+    Saves(client).restore(saves[1].name, "earlier")
+    run(client, "assert x == 'first'", "earlier")

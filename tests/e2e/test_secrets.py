@@ -1,4 +1,4 @@
-"""Secrets that sessions use and never have, with real programs and a real server."""
+"""Secrets that sessions use and never have, and rules for requests, with real programs."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import signal
 import subprocess
 import tempfile
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
@@ -21,9 +22,11 @@ from nsm.wire.errors import NsmError
 from secret_server import SecretServer, secret_server
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Callable, Generator
 
     import nsm
+
+    Reads = Callable[[str], str]
 
 pytestmark = pytest.mark.jail
 
@@ -31,28 +34,53 @@ VALUE = "ghp_Abcdefgh12345678ijklmnop90QRSTUVWXyz"
 
 CONFIG = """
 [secrets.github]
-from = "command: {directory}/give-token"
-hosts = ["{server}"]
+from = "file: {directory}/token"
+hosts = ["{host}"]
 as = ["env: GITHUB_TOKEN"]
 
 [secrets.header]
-from = "file: {directory}/token"
-hosts = ["{server}"]
+from = "command: cat {directory}/token"
+hosts = ["{host}"]
 as = ["header: Authorization: Bearer"]
 
 [secrets.broken]
 from = "command: false"
-hosts = ["{server}"]
+hosts = ["{host}"]
 as = ["env: BROKEN"]
+
+[environments.reads]
+preset = "bash"
+network = ["GET https://{host}/*", "*:*"]
+secrets = ["github"]
+
+[environments.no-secret]
+preset = "bash"
+network = ["GET https://{host}/plain", "*:*"]
 """
 
 
 class Place(NamedTuple):
-    """A supervisor with secrets, and the server that they are for."""
+    """A supervisor with secrets, a client of it, and the server that they are for."""
 
     supervisor: Supervisor
+    variables: dict[str, str]
+    client: nsm.Client
     server: SecretServer
     directory: Path
+
+    def run(self, code: str, *secrets: str, env: str = "bash") -> str:
+        """Run code in the session `work` of that environment; return what it prints.
+
+        Args:
+            secrets: for a new session, which may reach the server.
+        """
+        new: dict[str, Any] = {"network": self.server.host, "secrets": secrets} if secrets else {}
+        result = self.client.run(code, env=env, session=f"work-{env}", **new)
+        assert result.exit_code == 0, result.stdout + result.stderr
+        return result.stdout.strip()
+
+    def helper(self) -> int:
+        return self.client.secrets.list().grants[0].helper_pid
 
 
 @contextmanager
@@ -61,46 +89,48 @@ def secret_place(*, days: float = 1) -> Generator[Place]:
         directory = Path(name)
         authority = TestAuthority(directory)
         (directory / "token").write_text(f"{VALUE}\n")
-        give = directory / "give-token"
-        give.write_text(f"#!/bin/sh\necho asked >>{directory}/asked\ncat {directory}/token\n")
-        give.chmod(0o755)
         (directory / "git").mkdir()
         own = directory / "own"
         own.mkdir()
         variables = {"SSL_CERT_FILE": str(authority.bundle)}
         certificate = authority.certificate(days=days)
         with secret_server(certificate, repositories=directory / "git") as server:
-            config = CONFIG.format(directory=directory, server=server.host)
-            with supervisor(own, config=config, variables=variables) as it:
-                yield Place(it, server, directory)
+            config = CONFIG.format(directory=directory, host=server.host)
+            with supervisor(own, config=config, variables=variables) as it, it.client() as client:
+                yield Place(it, variables, client, server, directory)
 
 
 @pytest.fixture(scope="module")
-def place() -> Generator[Place]:
-    """One for the tests of this module that only use it."""
+def world() -> Generator[Place]:
     with secret_place() as made:
         yield made
 
 
 @pytest.fixture
-def client(place: Place) -> Generator[nsm.Client]:
-    with place.supervisor.client() as client:
-        yield client
-        client.kill_all()
+def place(world: Place) -> Generator[Place]:
+    """The world without sessions, and a server that has seen nothing yet."""
+    world.server.seen.clear()
+    world.server.go_on.clear()
+    yield world
+    world.client.kill_all()
 
 
-def run(client: nsm.Client, place: Place, code: str, *secrets: str, env: str = "bash") -> str:
-    """Run code in the session `work` of that environment; return what it prints."""
-    name = f"work-{env}"
-    live = [row.name for row in client.sessions()]
-    settings = {} if name in live else {"network": place.server.host, "secrets": secrets}
-    result = client.run(code, env=env, session=name, **settings)  # type: ignore[arg-type]
-    assert result.exit_code == 0, result.stdout + result.stderr
-    return result.stdout.strip()
+CURL = 'curl -sS -H "Authorization: $GITHUB_TOKEN"'
+
+SLOW = f"""
+mkfifo /tmp/pipe; {CURL} -N {{url}} >/tmp/pipe 2>/tmp/says & curl=$!
+exec 3</tmp/pipe; head -n 1 <&3
+"""
+"""Begins a response of two lines, and prints the first one."""
+
+ENDS = 'cat <&3; wait $curl; echo " $?"'
 
 
-def helper_of(client: nsm.Client) -> int:
-    return client.secrets.list().grants[0].helper_pid
+def kill(pid: int) -> None:
+    """Kill a helper; a connection that it gets in its last moment ends with it."""
+    pidfd = os.pidfd_open(pid)
+    signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+    wait_gone([pidfd])
 
 
 def has_in_memory(pid: int, text: bytes) -> bool:
@@ -119,13 +149,12 @@ def has_in_memory(pid: int, text: bytes) -> bool:
     return False
 
 
-def test_a_session_uses_a_secret_and_never_has_it(client: nsm.Client, place: Place) -> None:
-    seen = len(place.server.seen)
-    stand_in = run(client, place, "echo $GITHUB_TOKEN", "github")
+def test_a_session_uses_a_secret_and_never_has_it(place: Place) -> None:
+    stand_in = place.run("echo $GITHUB_TOKEN", "github")
     forms = "plain gzip base64 escaped url chunked header".split()
     urls = " ".join(map(place.server.url, forms))
-    out = run(client, place, f'curl -sSi -H "Authorization: Bearer $GITHUB_TOKEN" {urls}')
-    requests = place.server.seen[seen:]
+    out = place.run(f'curl -sSi -H "Authorization: Bearer $GITHUB_TOKEN" {urls}')
+    requests = place.server.seen
     assert [path for _, path, _, _ in requests] == [f"/{form}" for form in forms]
     assert {headers["authorization"] for _, _, headers, _ in requests} == {f"Bearer {VALUE}"}
     shown = f"Bearer {stand_in}"
@@ -133,14 +162,14 @@ def test_a_session_uses_a_secret_and_never_has_it(client: nsm.Client, place: Pla
     assert base64.b64encode(f"so: {shown}".encode()).decode() in out
     assert "".join(f"\\u{ord(c):04x}" for c in shown) in out
     assert "".join(f"%{ord(c):02X}" for c in shown) in out
-    refused = run(client, place, f'curl -sS -u "me:$GITHUB_TOKEN" {place.server.url("br")}')
+    refused = place.run(f'curl -sS -u "me:$GITHUB_TOKEN" {place.server.url("br")}')
     assert "cannot search" in refused
     # The record of all of this, too.
     told = place.supervisor.run("nsm", "audit", "--json").stdout
     told += place.supervisor.run("nsm", "logs", "-n", "9", "work-bash").stdout
     told += place.supervisor.log.read_text()
     assert VALUE not in told
-    (grant,) = client.secrets.list().grants
+    (grant,) = place.client.secrets.list().grants
     assert grant.uses == len(forms) + 1
     helper = grant.helper_pid
     others = {place.supervisor.pid, *place.supervisor.descendants()} - {helper}
@@ -156,12 +185,9 @@ def _has(pid: int, text: bytes) -> bool:
         return False
 
 
-def test_requests_that_would_leak_a_secret_are_refused(client: nsm.Client, place: Place) -> None:
+def test_requests_that_would_leak_a_secret_are_refused(place: Place) -> None:
     url, host = place.server.url("x"), place.server.host
-    seen = len(place.server.seen)
-    out = run(
-        client,
-        place,
+    out = place.run(
         f"""
         curl -sS "{url}?token=$GITHUB_TOKEN"
         curl -sS -H "X: $GITHUB_TOKEN" http://{host}/
@@ -176,7 +202,7 @@ def test_requests_that_would_leak_a_secret_are_refused(client: nsm.Client, place
     assert "with https:// only. Send it with https:// to a host of the secret" in out
     assert f"its host is not {host.partition(':')[0]}" in out
     assert "no connection" in out
-    assert len(place.server.seen) == seen
+    assert place.server.seen == []
 
 
 @pytest.mark.slow
@@ -192,11 +218,13 @@ def test_requests_that_would_leak_a_secret_are_refused(client: nsm.Client, place
     ],
 )
 def test_secrets_that_cannot_be_granted(
-    client: nsm.Client, place: Place, network: str, secrets: list[str], expected: str
+    place: Place, network: str, secrets: list[str], expected: str
 ) -> None:
     with pytest.raises(NsmError, match=re.escape(expected)):
-        client.run("1", env="python", network=network.format(place.server.host), secrets=secrets)
-    assert client.secrets.list().grants == ()
+        place.client.run(
+            "1", env="python", network=network.format(place.server.host), secrets=secrets
+        )
+    assert place.client.secrets.list().grants == ()
 
 
 @pytest.mark.slow
@@ -211,51 +239,30 @@ def test_the_command_line_tests_a_secret(place: Place) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("denied", [False, True])
-def test_a_helper_and_a_supervisor_that_die_have_successors(
-    short_dir: Path, *, denied: bool
-) -> None:
+def test_a_helper_and_a_supervisor_that_die_have_successors(denied: bool) -> None:
     """Code has the same stand-in and trusts the same certificate; a response goes on, unless its
     host is denied.
     """
-    authority = TestAuthority(short_dir)
-    (short_dir / "token").write_text(VALUE)
-    own = short_dir / "own"
-    own.mkdir()
-    variables = {"SSL_CERT_FILE": str(authority.bundle)}
-    with secret_server(authority.certificate()) as server:
-        config = f"""
-        [secrets.github]
-        from = "file: {short_dir}/token"
-        hosts = ["{server.host}"]
-        as = ["env: GITHUB_TOKEN"]
-        """
-        curl = 'curl -sSN -H "Authorization: $GITHUB_TOKEN"'
-        asks = f"{curl} {server.url('plain')}"
-        with supervisor(own, config=config, variables=variables, keep=True) as first:
-            with first.client() as client:
-                here = Place(first, server, short_dir)
-                stand_in = run(client, here, asks, "github")
-                pidfd = os.pidfd_open(helper_of(client))
-                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-                wait_gone([pidfd])  # a connection that it gets in its last moment ends with it
-                assert run(client, here, asks) == stand_in
-                slow = f"""
-                mkfifo /tmp/pipe; {curl} {server.url("slow")} >/tmp/pipe &
-                exec 3</tmp/pipe; head -n 1 <&3
-                """
-                assert run(client, here, slow) == stand_in
-                helper = helper_of(client)
-            first.kill()
-        with supervisor(own, variables=variables) as second, second.client() as client:
-            assert helper_of(client) == helper
-            here = Place(second, server, short_dir)
+    with secret_place() as place:
+        server = place.server
+        asks = f"{CURL} -N {server.url('plain')}"
+        stand_in = place.run(asks, "github")
+        kill(place.helper())
+        assert place.run(asks) == stand_in
+        assert place.run(SLOW.format(url=server.url("slow"))) == stand_in
+        helper = place.helper()
+        own = place.supervisor
+        own.kill()
+        with supervisor(own.directory, variables=place.variables) as it, it.client() as client:
+            later = place._replace(supervisor=it, client=client)
+            assert later.helper() == helper
             if denied:
                 client.network("work-bash", "deny", [server.host])
                 client.network("work-bash", "allow", [server.host])
             else:
                 server.go_on.set()
-            assert run(client, here, "cat <&3") == ("" if denied else stand_in)
-            assert run(client, here, asks) == stand_in
+            assert later.run("cat <&3") == ("" if denied else stand_in)
+            assert later.run(asks) == stand_in
             pidfd = os.pidfd_open(helper)
             client.kill_all()
             wait_gone([pidfd])
@@ -349,23 +356,23 @@ print("withstood")
 
 
 @pytest.mark.slow
-def test_clients_that_attack(client: nsm.Client, place: Place) -> None:
-    run(client, place, "1", "github", env="python")
-    helper, seen = helper_of(client), len(place.server.seen)
-    out = run(client, place, ATTACKS.format(host=place.server.host), env="python")
+def test_clients_that_attack(place: Place) -> None:
+    place.run("1", "github", env="python")
+    helper = place.helper()
+    out = place.run(ATTACKS.format(host=place.server.host), env="python")
     assert out == "withstood"
-    assert helper_of(client) == helper
-    assert [headers["authorization"] for _, _, headers, _ in place.server.seen[seen:]] == [VALUE]
+    assert place.helper() == helper
+    assert [headers["authorization"] for _, _, headers, _ in place.server.seen] == [VALUE]
 
 
 @pytest.mark.slow
-def test_real_programs(client: nsm.Client, place: Place) -> None:
+def test_real_programs(place: Place) -> None:
     """Each gets its answer; the server saw the value, and the session does not."""
     server, directory = place.server, place.directory
     repository = directory / "git" / "sample.git"
     subprocess.run(["git", "init", "-q", "--bare", repository], check=True)
     subprocess.run(["git", "-C", repository, "config", "http.receivepack", "true"], check=True)
-    stand_in = run(client, place, "echo $GITHUB_TOKEN", "github")
+    stand_in = place.run("echo $GITHUB_TOKEN", "github")
     basic = f"Basic {base64.b64encode(f'me:{VALUE}'.encode()).decode()}"
     pushes = f"""
     export GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@b GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@b
@@ -373,7 +380,7 @@ def test_real_programs(client: nsm.Client, place: Place) -> None:
     cd /tmp/sample && head -c 3000000 /dev/urandom >big && git add big && git commit -qm one
     git push -q origin HEAD:main && git ls-remote origin main
     """
-    out = run(client, place, pushes)
+    out = place.run(pushes)
     head = subprocess.run(
         ["git", "-C", repository, "rev-parse", "main"], check=True, capture_output=True, text=True
     )
@@ -381,9 +388,7 @@ def test_real_programs(client: nsm.Client, place: Place) -> None:
     assert server.last() == basic
 
     index = f"https://me:$GITHUB_TOKEN@{server.host}/simple/"
-    out = run(
-        client, place, f"python3 -m pip index versions --index-url {index} nsm-sample 2>&1; :"
-    )
+    out = place.run(f"python3 -m pip index versions --index-url {index} nsm-sample 2>&1; :")
     if "No module named pip" not in out:
         assert "nsm-sample (1.0)" in out, out
         assert server.last() == basic
@@ -393,11 +398,11 @@ def test_real_programs(client: nsm.Client, place: Place) -> None:
         --//{server.host}/npm/:_authToken=$GITHUB_TOKEN 2>&1
     """
     if shutil.which("npm"):
-        assert "a sample" in run(client, place, npm)
+        assert "a sample" in place.run(npm)
         assert server.last() == f"Bearer {VALUE}"
     if shutil.which("node"):
         script = NODE.format(host=server.host)
-        assert run(client, place, f"node -e '{script}'") == stand_in
+        assert place.run(f"node -e '{script}'") == stand_in
         assert server.last() == VALUE
 
     fetches = f"""
@@ -406,9 +411,9 @@ def test_real_programs(client: nsm.Client, place: Place) -> None:
     print(r.urlopen(request).read().decode())
     """
     code = "\n".join(line.strip() for line in fetches.splitlines())
-    out = run(client, place, f"T=$GITHUB_TOKEN python3 -c '{code}'")
+    out = place.run(f"T=$GITHUB_TOKEN python3 -c '{code}'")
     assert out == stand_in
-    out = run(client, place, WEBSOCKET.format(host=server.host), "github", env="python")
+    out = place.run(WEBSOCKET.format(host=server.host), "github", env="python")
     assert out.split()[0] == "101"
     assert out.split()[1].startswith("ghp_")
     assert VALUE not in out
@@ -418,22 +423,129 @@ def test_real_programs(client: nsm.Client, place: Place) -> None:
 
 @pytest.mark.slow
 def test_a_server_with_an_expired_certificate() -> None:
-    with secret_place(days=-1) as place, place.supervisor.client() as client:
-        out = run(client, place, f"curl -sS {place.server.url('plain')}", "github")
+    with secret_place(days=-1) as place:
+        out = place.run(f"curl -sS {place.server.url('plain')}", "github")
         assert "certificate has expired" in out
         assert place.server.seen == []
-        client.kill_all()
 
 
 @pytest.mark.slow
-def test_many_connections_at_once(client: nsm.Client, place: Place) -> None:
+def test_many_connections_at_once(place: Place) -> None:
     asks = f"""
     for i in $(seq 500); do echo "url = {place.server.url("plain")}"; done >/tmp/urls
     curl -sS -k -H "Authorization: $GITHUB_TOKEN" -H "Connection: close" \
         --parallel --parallel-immediate --parallel-max 300 -K /tmp/urls 2>/dev/null |
         grep -o -- "$GITHUB_TOKEN" | wc -l
     """  # with -k, since curl reads all certificates again for each connection
-    out = run(client, place, asks, "github")
+    out = place.run(asks, "github")
     assert out == "500"
-    (grant,) = client.secrets.list().grants
+    (grant,) = place.client.secrets.list().grants
     assert grant.uses == 500
+
+
+# Rules for requests.
+
+
+@pytest.fixture
+def reads(place: Place) -> Reads:
+    """Runs code in a session whose rules let it read only."""
+    return partial(place.run, env="reads")
+
+
+PYTHON = """
+import os, sys, urllib.error, urllib.request
+url, more = sys.argv[1], {"Authorization": os.environ.get("GITHUB_TOKEN", "none")}
+for data in (None, b"x"):
+    try:
+        request = urllib.request.Request(url, data, more)
+        print(urllib.request.urlopen(request).read().decode())
+    except urllib.error.HTTPError as error:
+        print(error.code, error.read().decode().strip())
+try:
+    import requests
+except ImportError:
+    try:
+        from pip._vendor import requests
+    except ImportError:
+        sys.exit()
+with requests.Session() as session:
+    for method in ("GET", "POST", "GET"):
+        answer = session.request(method, url, headers=more)
+        print(answer.status_code, answer.text.strip())
+"""
+
+REFUSED = "403 nsm: nsm does not pass this request on: no rule for {} allows its method and path"
+
+
+@pytest.mark.parametrize("env", ["reads", "no-secret"])
+def test_programs_of_python_and_curl(place: Place, env: str) -> None:
+    """A request that a rule allows gets its answer; another one is refused, and told why.
+
+    `requests` is in pip, if nowhere else.
+    """
+    server = place.server
+    stand_in = place.run("echo ${GITHUB_TOKEN:-none}", env=env)
+    refused = REFUSED.format(server.host.partition(":")[0])
+    out = place.run(
+        f"cat >/tmp/ask.py <<'E'\n{PYTHON}\nE\npython3 /tmp/ask.py {server.url('plain')}", env=env
+    )
+    first, second, *more = out.splitlines()
+    assert (first, second) == (stand_in, refused)
+    assert more in ([], [f"200 {stand_in}", refused, f"200 {stand_in}"])
+    curl = "curl -sS -w ' %{http_code}' -H \"Authorization: ${GITHUB_TOKEN:-none}\""
+    assert place.run(f"{curl} {server.url('plain')}", env=env) == f"{stand_in} 200"
+    assert place.run(f"{curl} -d x {server.url('plain')}", env=env).endswith(" 403")
+    seen = [(method, headers["authorization"]) for method, _, headers, _ in server.seen]
+    assert set(seen) == {("GET", VALUE if env == "reads" else "none")}
+
+
+def test_a_server_that_trickles(place: Place, reads: Reads) -> None:
+    stand_in = reads("echo $GITHUB_TOKEN")
+    for form in ("trickle", "chunked"):
+        assert reads(f"{CURL} {place.server.url(form)}") == stand_in
+    assert reads(SLOW.format(url=place.server.url("slow"))) == stand_in
+    place.server.go_on.set()
+    assert reads(ENDS) == f"{stand_in}\n 0"
+
+
+def test_a_helper_that_is_killed_in_the_middle_of_a_response(place: Place, reads: Reads) -> None:
+    """The program sees the end, and the next helper keeps to the same rules."""
+    plain = place.server.url("plain")
+    stand_in = reads(SLOW.format(url=place.server.url("slow")))
+    kill(place.helper())
+    assert int(reads(ENDS)) in {18, 56}, reads("cat /tmp/says")  # partial file, reset
+    assert reads(f"{CURL} {plain}") == stand_in
+    assert "no rule for" in reads(f"{CURL} -d x {plain}")
+
+
+def test_a_secret_that_is_revoked_in_the_middle_of_a_response(place: Place, reads: Reads) -> None:
+    """The rest of it is searched for the value all the same."""
+    stand_in = reads(SLOW.format(url=place.server.url("slow")))
+    place.client.secrets.revoke("github")
+    place.server.go_on.set()
+    assert reads(ENDS) == f"{stand_in}\n 0"
+    assert "was revoked" in reads(f"{CURL} {place.server.url('plain')}")
+    assert reads(f"curl -sS {place.server.url('plain')}") == "none"
+
+
+@pytest.mark.parametrize("env", ["reads", "no-secret"])
+def test_a_session_keeps_its_rules_over_a_restart(place: Place, env: str) -> None:
+    plain = place.server.url("plain")
+    answer = place.run(f"{CURL} {plain}; kept=1", env=env)
+    assert place.supervisor.run("nsm", "reload").returncode == 0
+    assert place.run(f"echo $kept; {CURL} {plain}", env=env) == f"1\n{answer}"
+    assert "no rule for" in place.run(f"{CURL} -d x {plain}", env=env)
+
+
+def test_a_helper_that_cannot_start_again(place: Place, reads: Reads) -> None:
+    """The wider pattern leads nowhere: the host is out of reach until the helper can run."""
+    plain = place.server.url("plain")
+    stand_in = reads(f"{CURL} {plain}")
+    token = place.directory / "token"
+    token.rename(f"{token}.gone")
+    kill(place.helper())
+    seen = len(place.server.seen)
+    assert reads(f"{CURL} {plain} 2>/dev/null || echo no answer") == "no answer"
+    assert len(place.server.seen) == seen
+    token.with_name("token.gone").rename(token)
+    assert reads(f"{CURL} {plain}") == stand_in

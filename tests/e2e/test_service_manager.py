@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import socket
 import subprocess
 import sys
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 import nsm
-from e2e_support import END_TIMEOUT_S, variables_for, wait_gone
+from e2e_support import END_TIMEOUT_S, variables_for
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -118,33 +117,3 @@ def test_a_wrong_socket_is_refused_with_what_to_change(manager: Manager) -> None
         )
     assert done.returncode == 1
     assert "is not a Unix stream socket. nsm needs ListenStream=" in done.stderr
-
-
-@pytest.mark.slow
-def test_systemd_activates_it(short_dir: Path) -> None:
-    """By systemd's own program, which makes the socket and becomes what it starts."""
-    activate = shutil.which("systemd-socket-activate")
-    if activate is None:
-        pytest.skip("not here: systemd-socket-activate, of the package systemd, is missing")
-    path = str(short_dir / "control.sock")
-    variables = variables_for(short_dir)
-    settings = [f"--setenv={name}={value}" for name, value in variables.items()]
-    command = [activate, f"--listen={path}", "--fdname=control", *settings]
-    command += [sys.executable, "-P", "-m", "nsmd"]
-    with subprocess.Popen(
-        command, env=variables, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, cwd="/"
-    ) as process:
-        assert process.stderr is not None
-        assert b"Listening on" in process.stderr.readline()
-        fd = os.pidfd_open(process.pid)
-        try:
-            os.chmod(path, 0o600)
-            with nsm.Client(socket_path=path, autostart=False) as client:
-                assert client.status().pid == process.pid
-                assert client.run("echo $((6 * 7))", env="bash").stdout == "42\n"
-                client.shutdown()
-            wait_gone([os.dup(fd)])
-        finally:
-            with suppress(ProcessLookupError):
-                signal.pidfd_send_signal(fd, signal.SIGKILL)
-            os.close(fd)

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from mcp import Client, StdioServerParameters
-from mcp_types import TextContent
+from mcp import Client
 
 import nsm
+from e2e_mcp import server, text_of
 from e2e_support import program, supervisor
 from nsm.changes import Changes
 from nsm.wire.errors import BadRequestError, UnknownSessionError
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 pytestmark = [needs_bwrap, pytest.mark.jail]
 
-ON = "[session]\nundo = 5\n"
+UNDO = "[session]\nundo = 5\n"
 DONE = "undid the last call: variables, working directory and files are as they were before\n"
 MAKE = "import os, shutil; os.mkdir('data'); open('data/f', 'w').write('precious'); x = [1]"
 SPOIL = "shutil.rmtree('/workspace/data'); x.append(2); os.chdir('/')"
@@ -34,64 +34,57 @@ LOOK = "print(x, os.getcwd(), open('/workspace/data/f').read())"
 AS_BEFORE = "[1] /workspace precious\n"
 
 
-@pytest.fixture(scope="module")
-def undoing() -> Generator[Supervisor]:
-    with supervisor(config=ON) as it:
-        yield it
-        with it.client() as client:
-            client.kill_all()
-
-
-def test_a_wrong_removal_is_taken_back(undoing: Supervisor) -> None:
+@pytest.fixture
+def client(undoing: Supervisor) -> Generator[nsm.Client]:
     with undoing.client() as client:
-        for code in (MAKE, SPOIL):
-            assert client.run(code, env="python", session="work").stderr == ""
-        assert [row.checkpoints for row in client.sessions()] == [2]
-        result = client.undo("work")
-        assert (result.exit_code, result.stdout) == (0, DONE)
-        assert "copy of the project" not in " ".join(result.notes)
-        assert [row.checkpoints for row in client.sessions()] == [1]
-        assert client.run(LOOK, env="python", session="work").stdout == AS_BEFORE
-        result = client.undo("work", 9)
-        assert (result.exit_code, result.stdout) == (1, "")
-        assert "2 earlier states are kept" in result.stderr
-        with pytest.raises(BadRequestError, match="from 1"):
-            client.undo("work", 0)
-        with pytest.raises(UnknownSessionError):
-            client.undo("nobody")
-        client.kill("work")
+        yield client
+        client.kill_all()
+
+
+def test_a_wrong_removal_is_taken_back(client: nsm.Client) -> None:
+    for code in (MAKE, SPOIL):
+        assert client.run(code, env="python", session="work").stderr == ""
+    assert [row.checkpoints for row in client.sessions()] == [2]
+    result = client.undo("work")
+    assert (result.exit_code, result.stdout) == (0, DONE)
+    assert "copy of the project" not in " ".join(result.notes)
+    assert [row.checkpoints for row in client.sessions()] == [1]
+    assert client.run(LOOK, env="python", session="work").stdout == AS_BEFORE
+    result = client.undo("work", 9)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "2 earlier states are kept" in result.stderr
+    with pytest.raises(BadRequestError, match="from 1"):
+        client.undo("work", 0)
+    with pytest.raises(UnknownSessionError):
+        client.undo("nobody")
 
 
 @pytest.mark.slow
-def test_a_replay_leaves_out_what_was_undone(undoing: Supervisor) -> None:
-    with undoing.client() as client:
-        for code in (MAKE, SPOIL):
-            client.run(code, env="python", session="work")
-        client.undo("work", 9)
-        client.undo("work")
-        client.run(LOOK, env="python", session="work")
-        report = client.replay(client.transcript("work"))
-        assert (report.same, report.differs, report.skipped) == (2, 0, 3)
-        client.kill("work")
+def test_a_replay_leaves_out_what_was_undone(client: nsm.Client) -> None:
+    for code in (MAKE, SPOIL):
+        client.run(code, env="python", session="work")
+    client.undo("work", 9)
+    client.undo("work")
+    client.run(LOOK, env="python", session="work")
+    report = client.replay(client.transcript("work"))
+    assert (report.same, report.differs, report.skipped) == (2, 0, 3)
 
 
-def test_the_command(undoing: Supervisor) -> None:
-    with undoing.client() as client:
-        for code in ("x = 1", "x = 2"):
-            client.run(code, env="python", session="work")
-        done = undoing.run("nsm", "undo", "work")
-        assert (done.returncode, done.stdout) == (0, DONE)
-        assert "nsm: 1 earlier state is kept" in done.stderr
-        done = undoing.run("nsm", "undo", "work", "7")
-        assert (done.returncode, done.stdout) == (1, "")
-        assert "nothing was undone" in done.stderr
-        assert undoing.run("nsm", "undo", "work", "none").returncode == 2
-        assert "# undo the last call" in undoing.run("nsm", "logs", "work").stdout
-        client.run("x=1", env="bash", session="shell")
-        done = undoing.run("nsm", "undo", "shell")
-        assert done.returncode == 1
-        assert "are kept of Python only; the user's `nsm fork` copies a shell" in done.stderr
-        client.kill_all()
+def test_the_command(undoing: Supervisor, client: nsm.Client) -> None:
+    for code in ("x = 1", "x = 2"):
+        client.run(code, env="python", session="work")
+    done = undoing.run("nsm", "undo", "work")
+    assert (done.returncode, done.stdout) == (0, DONE)
+    assert "nsm: 1 earlier state is kept" in done.stderr
+    done = undoing.run("nsm", "undo", "work", "7")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "nothing was undone" in done.stderr
+    assert undoing.run("nsm", "undo", "work", "none").returncode == 2
+    assert "# undo the last call" in undoing.run("nsm", "logs", "work").stdout
+    client.run("x=1", env="bash", session="shell")
+    done = undoing.run("nsm", "undo", "shell")
+    assert done.returncode == 1
+    assert "are kept of Python only; the user's `nsm fork` copies a shell" in done.stderr
 
 
 CHANGE = """
@@ -160,31 +153,16 @@ def test_the_copy_of_a_project_goes_back(undoing: Supervisor, tmp_path: Path) ->
     assert (project / "src/one").read_text() == "host's src/one"
 
 
-@pytest.mark.slow
-def test_checkpoints_are_known_after_a_restart(short_dir: Path) -> None:
-    with supervisor(short_dir, config=ON, keep=True) as it:
-        with it.client() as client:
-            for number in range(3):
-                client.run(f"x = {number}", env="python", session="work")
-            assert [row.checkpoints for row in client.sessions()] == [3]
-        it.kill()
-        with supervisor(short_dir) as next_one, next_one.client() as client:
-            client.inspect("work")  # once its agent has answered
-            assert [row.checkpoints for row in client.sessions()] == [3]
+def test_files_that_a_client_wrote_stay(client: nsm.Client) -> None:
+    client.run("x = 1", env="python", session="work")
+    client.files("work").write("given.txt", b"given")
+    client.run("open('given.txt', 'w').write('spoilt')", env="python", session="work")
+    assert client.undo("work").exit_code == 0
+    assert client.files("work").read("given.txt") == b"given"
 
 
-def test_files_that_a_client_wrote_stay(undoing: Supervisor) -> None:
-    with undoing.client() as client:
-        client.run("x = 1", env="python", session="work")
-        client.files("work").write("given.txt", b"given")
-        client.run("open('given.txt', 'w').write('spoilt')", env="python", session="work")
-        assert client.undo("work").exit_code == 0
-        assert client.files("work").read("given.txt") == b"given"
-        client.kill("work")
-
-
-def test_undo_is_refused_while_code_runs(undoing: Supervisor) -> None:
-    with undoing.client() as client, undoing.client() as other:
+def test_undo_is_refused_while_code_runs(undoing: Supervisor, client: nsm.Client) -> None:
+    with undoing.client() as other:
         client.run("import os; os.mkfifo('gate')", env="python", session="work")
         refused: list[str] = []
 
@@ -199,19 +177,14 @@ def test_undo_is_refused_while_code_runs(undoing: Supervisor) -> None:
         code = "x = 1; print('runs', flush=True); open('gate').read()"
         client.run(code, env="python", session="work", on_output=undo)
         assert "Code runs in session" in refused[0]
-        assert client.run("print(x)", env="python", session="work").stdout == "1\n"
-        client.kill("work")
+    assert client.run("print(x)", env="python", session="work").stdout == "1\n"
 
 
 async def test_a_model_undoes(undoing: Supervisor) -> None:
-    server = StdioServerParameters(
-        command=program("nsm-mcp"), env=dict(undoing.variables), cwd="/usr"
-    )
-    async with Client(server) as client:
+    async with Client(server(undoing.variables)) as client:
 
         async def run(**arguments: Any) -> str:
-            result = await client.call_tool("run", arguments)
-            return "".join(part.text for part in result.content if isinstance(part, TextContent))
+            return text_of(await client.call_tool("run", arguments))
 
         (tool,) = (await client.list_tools()).tools
         assert "undo" in tool.input_schema["properties"]
@@ -225,26 +198,24 @@ async def test_a_model_undoes(undoing: Supervisor) -> None:
 
 
 @pytest.mark.slow
-def test_a_person_undoes(undoing: Supervisor) -> None:
-    with undoing.client() as client:
-        for code in ("x = 1", "x = 2"):
-            client.run(code, env="python", session="work")
-        with Terminal([program("nsm"), "attach", "work"], undoing.variables) as person:
-            person.see_line("work >>>")
-            person.type("\x18\x15")
-            person.see("Ctrl-X Ctrl-U again takes back the last call")
-            person.type("\x18\x15")
-            person.see("1 earlier state is kept")
-            person.type("f'x is {x}'\r")
-            person.see("x is 1")
-            person.type("\x04")
-            assert person.end() == 0
-        client.kill("work")
+def test_a_person_undoes(undoing: Supervisor, client: nsm.Client) -> None:
+    for code in ("x = 1", "x = 2"):
+        client.run(code, env="python", session="work")
+    with Terminal([program("nsm"), "attach", "work"], undoing.variables) as person:
+        person.see_line("work >>>")
+        person.type("\x18\x15")
+        person.see("Ctrl-X Ctrl-U again takes back the last call")
+        person.type("\x18\x15")
+        person.see("1 earlier state is kept")
+        person.type("f'x is {x}'\r")
+        person.see("x is 1")
+        person.type("\x04")
+        assert person.end() == 0
 
 
 @pytest.mark.slow
 def test_undo_after_the_supervisor_was_killed(short_dir: Path) -> None:
-    with Household() as household, supervisor(short_dir, config=ON) as it:
+    with Household() as household, supervisor(short_dir, config=UNDO) as it:
         with it.client() as client:
             for code in (MAKE, SPOIL):
                 client.run(code, env="python", session="work")
@@ -254,6 +225,8 @@ def test_undo_after_the_supervisor_was_killed(short_dir: Path) -> None:
             done = it.run("nsm", "undo", "work")
             assert (done.returncode, done.stdout) == (0, DONE), done
             with it.client() as client:
+                client.inspect("work")  # once its agent has answered
+                assert [row.checkpoints for row in client.sessions()] == [1]
                 assert client.run(LOOK, env="python", session="work").stdout == AS_BEFORE
                 client.run(SPOIL, env="python", session="work")
                 assert client.undo("work", 2).exit_code == 0
@@ -262,10 +235,10 @@ def test_undo_after_the_supervisor_was_killed(short_dir: Path) -> None:
 
 
 def test_undo_is_off_unless_it_is_turned_on(shared: Supervisor) -> None:
-    with shared.client() as client:
-        client.run("x = 1", env="python", session="work")
+    with shared.client() as off:
+        off.run("x = 1", env="python", session="work")
         with pytest.raises(BadRequestError, match="Undo is turned off"):
-            client.undo("work")
-        client.run("x=1", env="bash", session="shell")
+            off.undo("work")
+        off.run("x=1", env="bash", session="shell")
         with pytest.raises(BadRequestError, match="kept of Python only"):
-            client.undo("shell")
+            off.undo("shell")

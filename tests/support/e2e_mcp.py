@@ -17,6 +17,16 @@ if TYPE_CHECKING:
 TIMEOUT_S = 120
 
 
+def server(variables: Mapping[str, str], **more: str) -> StdioServerParameters:
+    """The shim, as a client has it in its configuration."""
+    # The working directory is the clone, which under root may be closed to the jails' user.
+    return StdioServerParameters(command=program("nsm-mcp"), env={**variables, **more}, cwd="/usr")
+
+
+def text_of(result: CallToolResult) -> str:
+    return "".join(part.text for part in result.content if isinstance(part, TextContent))
+
+
 @asynccontextmanager
 async def connected(
     variables: Mapping[str, str], mode: Any = "legacy"
@@ -32,8 +42,7 @@ async def connected(
         with trio.fail_after(TIMEOUT_S):
             await changes.receive()
 
-    entry = StdioServerParameters(command=program("nsm-mcp"), env=dict(variables), cwd="/usr")
-    async with Client(entry, mode=mode, message_handler=take) as client:
+    async with Client(server(variables), mode=mode, message_handler=take) as client:
         if mode == "legacy":
             yield client, changed
             return
@@ -55,5 +64,6 @@ async def call(client: Client, code: str, env: str, **more: Any) -> tuple[str, b
     """Text without what is said of a new session or a text that is JSON, and whether it is an
     error."""
     result: CallToolResult = await client.call_tool("run", {"code": code, "env": env, **more})
-    text = "".join(part.text for part in result.content if isinstance(part, TextContent))
-    return text.partition("[session ")[0].removesuffix("[exit code 0]"), bool(result.is_error)
+    return text_of(result).partition("[session ")[0].removesuffix("[exit code 0]"), bool(
+        result.is_error
+    )
