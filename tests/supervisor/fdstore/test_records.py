@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from nsm.wire.decode import DecodeError, decode
+from nsm.wire.decode import decode
 from nsmd.fdstore import records
 from nsmd.fdstore.holder import memory_file
 from nsmd.fdstore.records import (
@@ -118,47 +118,6 @@ def test_fields_that_only_a_newer_nsm_knows_are_passed_over() -> None:
     plain = to_plain(RECORD) | {"colour": "red"}
     plain["tenancy"]["colour"] = {"deep": [1]}
     assert decode(SessionRecord, plain) == RECORD
-
-
-@pytest.mark.parametrize(
-    ("change", "where"),
-    [
-        ({"id": 5}, "id is 5, expected text"),
-        ({"revision": True}, "revision is True, expected an integer"),
-        ({"tenancy": []}, r"tenancy is \[\], expected a map"),
-        ({"capabilities": "all"}, "capabilities is 'all', expected a list"),
-        ({"network": {"mode": "some"}}, "network.mode is 'some'"),
-        ({"channel": None}, "channel is None, expected text"),
-        ({"applied": {"a": "b"}}, "applied.a is 'b', expected an integer"),
-    ],
-)
-def test_a_wrong_field_is_named(change: dict[str, object], where: str) -> None:
-    with pytest.raises(DecodeError, match=where):
-        decode(SessionRecord, to_plain(RECORD) | change)
-
-
-def test_a_missing_field_is_named() -> None:
-    plain = to_plain(RECORD)
-    del plain["token"]
-    with pytest.raises(DecodeError, match="token"):
-        decode(SessionRecord, plain)
-
-
-def test_a_value_without_a_plain_form_is_refused() -> None:
-    with pytest.raises(TypeError, match="bytes has no plain form"):
-        to_plain((RECORD, b""))
-
-
-def test_a_memory_file_cannot_be_changed() -> None:
-    descriptor = memory_file(b"nsm-record x")
-    try:
-        assert records.read_file(descriptor) == b"nsm-record x"
-        with pytest.raises(OSError, match="not permitted"):
-            os.pwrite(descriptor, b"y", 0)
-        with pytest.raises(OSError, match="not permitted"):
-            os.ftruncate(descriptor, 3)
-    finally:
-        os.close(descriptor)
 
 
 def test_other_descriptors_are_no_records() -> None:

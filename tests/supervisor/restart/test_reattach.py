@@ -1,4 +1,4 @@
-"""One session that was taken up from an earlier supervisor, against a scripted agent."""
+"""Sessions that were taken up from an earlier supervisor, against a scripted agent."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from nsmd.jail.limits.tree import GroupTree
 from nsmd.model.lifecycle import SessionState
 from nsmd.model.values import ClientIdentity, NetworkRule, RunRequest, SessionLimits, Tenancy
 from nsmd.network.session_proxy import Gateway
-from nsmd.restart.reattach import execution_id_of
+from nsmd.restart.reattach import AT_ONCE, ResumeTurn, ResumeTurns, execution_id_of
 from nsmd.sessions.agent_session import RESUME_TIMEOUT_S, Earlier
 from nsmd.sessions.execution import Execution, Origin
 from nsmd.sessions.session import Session
@@ -234,28 +234,6 @@ async def test_a_one_shot_that_was_not_sent_its_code_ends() -> None:
         assert it.jail.killed
 
 
-async def test_running_code_is_answered_after_a_restart() -> None:
-    go = trio.Event()
-
-    async def script(agent: FakeAgent) -> None:
-        notes: dict[str, Any] = {"5.run": {"note": {}, "code": "slow"}}
-        await agent.send_raw(resumed({"5.run": "running"}, notes=notes, count=5))
-        await go.wait()
-        await agent.answer({"id": "5.run"}, stdout="done")
-        await serve(agent)
-
-    async with taken_up(script) as it:
-        await it.back()
-        assert it.session.state is SessionState.RUNNING
-        execution = it.watcher.executions["run"]
-        assert execution.request.code == "slow"
-        queued = it.submit("next")
-        go.set()
-        assert (await execution.wait()).outcome.stdout == "done"
-        assert (await queued.wait()).outcome.stdout == "next"
-        assert it.session.runs.count == 6
-
-
 @pytest.mark.parametrize(("said_s", "held_s"), [(40, 40), (9999, 500), (-9999, 0)])
 async def test_times_are_those_of_the_earlier_supervisor(said_s: float, held_s: float) -> None:
     now = time.time()
@@ -326,19 +304,6 @@ async def test_results_that_nobody_acknowledged_are_there() -> None:
         }
         assert answers == {"a": "first", "b": "second"}
         assert (await it.submit("more").wait()).outcome.stdout == "more"
-
-
-async def test_the_rest_of_a_torn_frame_is_dropped() -> None:
-    torn = encode_frame({"type": "result", "id": "1.x", "stdout": "x" * 5000})
-
-    async def script(agent: FakeAgent) -> None:
-        await agent.send_raw(resumed({"1.x": "finished"}, count=1))
-        await agent.answer({"id": "1.x"}, stdout="whole")
-        await serve(agent)
-
-    async with taken_up(script, earlier=torn[1234:]) as it:
-        await it.back()
-        assert (await it.watcher.executions["x"].wait()).outcome.stdout == "whole"
 
 
 @pytest.mark.parametrize("torn", [0, 1, 3, 25, 60, 150])
@@ -430,15 +395,6 @@ async def test_an_agent_that_is_stopped_is_waited_for() -> None:
                 await waiting.wait()
 
 
-async def test_an_agent_that_has_ended_is_told_of() -> None:
-    async def script(agent: FakeAgent) -> None:
-        await agent.aclose()
-
-    async with taken_up(script) as it:
-        with pytest.raises(SessionEndedError, match="its jail died"):
-            await it.submit("1").wait()
-
-
 async def test_a_session_can_end_before_its_agent_has_answered() -> None:
     async with taken_up(serve) as it:
         waiting = it.submit("1")
@@ -447,3 +403,84 @@ async def test_a_session_can_end_before_its_agent_has_answered() -> None:
             await waiting.wait()
         await it.session.wait_ended()
         assert it.jail.killed
+
+
+# The order in which agents are asked.
+
+
+class Asked:
+    """Sessions that got their turns, in that order, and answers that end turns."""
+
+    def __init__(self, nursery: trio.Nursery) -> None:
+        self.turns = ResumeTurns()
+        self.order: list[int] = []
+        self._answers: dict[int, trio.Event] = {}
+        self._nursery = nursery
+
+    def ask(self, *numbers: int) -> None:
+        for number in numbers:
+            self._answers[number] = trio.Event()
+            self._nursery.start_soon(self._turn, number)
+
+    def answer(self, number: int) -> None:
+        self._answers[number].set()
+
+    async def _turn(self, number: int) -> None:
+        async with ResumeTurn(self.turns, str(number)):
+            self.order.append(number)
+            await self._answers[number].wait()
+
+
+async def test_few_are_asked_at_once_and_an_awaited_session_first() -> None:
+    async with trio.open_nursery() as nursery:
+        asked = Asked(nursery)
+        asked.ask(*range(100))
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(asked.order) == AT_ONCE
+        waiting = [number for number in range(100) if number not in asked.order]
+        asked.turns.advance(str(waiting[-1]))
+        await trio.testing.wait_all_tasks_blocked()
+        assert asked.order[AT_ONCE:] == [waiting[-1]]
+        asked.answer(asked.order[0])
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(asked.order) == AT_ONCE + 1  # the one that went first takes its place
+        asked.answer(asked.order[1])
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(asked.order) == AT_ONCE + 2
+        asked.turns.advance_all()
+        await trio.testing.wait_all_tasks_blocked()
+        assert sorted(asked.order) == list(range(100))
+        asked.ask(100)
+        await trio.testing.wait_all_tasks_blocked()
+        assert asked.order[-1] == 100
+        nursery.cancel_scope.cancel()
+    assert repr(asked.turns) == "<ResumeTurns 0 under way, 0 waiting>"
+
+
+async def test_a_session_that_was_advanced_before_it_waits_goes_first() -> None:
+    async with trio.open_nursery() as nursery:
+        asked = Asked(nursery)
+        asked.turns.advance("77")
+        asked.ask(*range(AT_ONCE))
+        await trio.testing.wait_all_tasks_blocked()
+        asked.ask(77)
+        await trio.testing.wait_all_tasks_blocked()
+        assert asked.order[-1] == 77
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("waiting", [False, True])
+async def test_a_session_that_ends_gives_its_turn_back(waiting: bool) -> None:
+    async with trio.open_nursery() as nursery:
+        asked = Asked(nursery)
+        with trio.CancelScope() as scope:
+            async with trio.open_nursery() as own:
+                some = Asked(own)
+                some.turns = asked.turns
+                some.ask(*range(AT_ONCE + 1 if waiting else AT_ONCE))
+                await trio.testing.wait_all_tasks_blocked()
+                scope.cancel()
+        asked.ask(*range(200, 200 + AT_ONCE))
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(asked.order) == AT_ONCE
+        nursery.cancel_scope.cancel()
