@@ -32,7 +32,7 @@ from nsm.wire.errors import (
 from soak.ledgers import Reply
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from nsm.wire.code import RunResult
 
@@ -244,17 +244,20 @@ class CommandCaller:
 class ShimCaller:
     """A real `nsm-mcp`, spoken to as an editor does; a new one where it was killed."""
 
-    def __init__(self, directory: Path, scope: str = SCOPE) -> None:
+    def __init__(
+        self, directory: Path, scope: str = SCOPE, variables: Mapping[str, str] = os.environ
+    ) -> None:
         self.scope = scope
         self._directory = directory
+        self._variables = variables
         self._ids = itertools.count(1)
         self._process: subprocess.Popen[bytes] | None = None
         self.answered: set[int] = set()
 
-    @property
-    def pid(self) -> int | None:
-        """Process id of the current shim."""
-        return self._process.pid if self._process else None
+    def kill(self) -> None:
+        """Kill the current shim."""
+        if self._process is not None:
+            self._process.kill()
 
     def call(self, env: str, session: str | None, code: str, *, stream: bool) -> Reply:
         del stream  # progress needs a token, and tells no text
@@ -276,7 +279,7 @@ class ShimCaller:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            env={**os.environ, "NSM_SCOPE": self.scope},
+            env={**self._variables, "NSM_SCOPE": self.scope},
             cwd=self._directory,
         )
         client = {"name": "soak-shim", "version": "1"}

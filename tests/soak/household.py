@@ -41,12 +41,10 @@ class Members:
     supervisors: list[int] = field(default_factory=list[int])
     holders: list[int] = field(default_factory=list[int])
     shims: list[int] = field(default_factory=list[int])
-    commands: list[int] = field(default_factory=list[int])
     templates: list[int] = field(default_factory=list[int])
     agents: list[int] = field(default_factory=list[int])
     interpreters: dict[int, int] = field(default_factory=dict[int, int])
     fork_helpers: list[int] = field(default_factory=list[int])
-    others: list[int] = field(default_factory=list[int])
 
 
 class Household:
@@ -154,12 +152,8 @@ def _sort(process: Process, by_pid: dict[int, Process], members: Members) -> Non
         members.holders.append(process.pid)
     elif "nsm.shim" in command:
         members.shims.append(process.pid)
-    elif "nsm.cli" in command:
-        members.commands.append(process.pid)
     elif runs_template and not bubblewrap:
         members.templates.append(process.pid)
-    else:
-        members.others.append(process.pid)
 
 
 def _is_supervisor(process: Process) -> bool:

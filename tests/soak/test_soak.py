@@ -9,13 +9,10 @@ it, and growth is looked for after that.
 from __future__ import annotations
 
 import faulthandler
-import itertools
-import json
 import os
 import random
 import socket
 import statistics
-import subprocess
 import threading
 import time
 from collections.abc import Callable
@@ -25,8 +22,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from e2e_support import END_TIMEOUT_S, descendants, program, supervisor
+from e2e_support import END_TIMEOUT_S, descendants, supervisor
 from nsm.wire.errors import OverloadedError, SessionEndedError, SessionLimitError
+from soak.callers import ShimCaller
 from soak.programs import programs
 
 if TYPE_CHECKING:
@@ -115,45 +113,17 @@ def big_output(shared: Supervisor, rng: random.Random) -> None:
 
 
 def editor(shared: Supervisor, rng: random.Random) -> None:
-    """A shim that comes, lists the tools, makes a few calls, and goes without a word."""
-    process = subprocess.Popen(
-        [program("nsm-mcp")],
-        env={**shared.variables, "NSM_AUTOSTART": "0"},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-    )
-    assert process.stdin is not None
-    assert process.stdout is not None
-    ids = itertools.count(1)
-
-    def ask(method: str, params: dict[str, Any]) -> dict[str, Any]:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        message = {"jsonrpc": "2.0", "id": next(ids), "method": method, "params": params}
-        process.stdin.write(json.dumps(message).encode() + b"\n")
-        process.stdin.flush()
-        while True:
-            answer = json.loads(process.stdout.readline())
-            if answer.get("id") == message["id"]:
-                result: dict[str, Any] = answer["result"]
-                return result
-
+    """A shim that comes, makes a few calls, and goes without a word."""
+    variables = {**shared.variables, "NSM_AUTOSTART": "0"}
+    shim = ShimCaller(shared.directory, "editor", variables)
     try:
-        client = {"name": "soak", "version": "1"}
-        hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": client}
-        ask("initialize", hello)
-        process.stdin.write(b'{"jsonrpc":"2.0","method":"notifications/initialized"}\n')
-        assert ask("tools/list", {})["tools"]
         for n in range(5):
-            code = {"code": f"print({n})", "session": rng.choice(["e", "f"]), "env": "python"}
-            assert ask("tools/call", {"name": "run", "arguments": code})["content"]
+            reply = shim.call("python", rng.choice(["e", "f"]), f"print({n})", stream=False)
+            assert reply.text, reply
     finally:
         if rng.random() < 0.5:
-            process.kill()
-        process.stdin.close()
-        process.stdout.close()
-        process.wait(END_TIMEOUT_S)
+            shim.kill()
+        shim.close()
 
 
 def garbage(shared: Supervisor, rng: random.Random) -> None:
