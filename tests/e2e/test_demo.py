@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -13,8 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-
-from e2e_support import descendants, wait_gone
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -64,29 +61,3 @@ def test_the_demonstration_shows_a_repository_as_it_is(scratch: Path) -> None:
         assert not Path(repository, "planted").exists()
     assert "Read-only file system" in done.stdout
     assert "\x1b" not in done.stdout
-
-
-@pytest.mark.slow
-def test_ctrl_c_ends_everything(scratch: Path) -> None:
-    with subprocess.Popen(
-        [sys.executable, "-u", str(DEMO)],
-        env=environment(scratch),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        process_group=0,
-    ) as demo:
-        try:
-            assert demo.stdout is not None
-            for line in demo.stdout:
-                if line.startswith("  rank the functions"):
-                    break
-            started = [os.pidfd_open(pid) for pid in descendants(demo.pid)]
-            assert len(started) >= 3  # supervisor, shim, jail
-            os.killpg(demo.pid, signal.SIGINT)  # as a terminal does
-            _, errors = demo.communicate(timeout=TIMEOUT_S)
-        finally:
-            demo.kill()
-    wait_gone(started)
-    assert (demo.returncode, errors) == (130, "\ninterrupted; nothing is left running\n")

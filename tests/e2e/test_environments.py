@@ -71,26 +71,25 @@ async def test_an_artifact_comes_is_replaced_and_goes(
 
 
 async def test_an_artifact_can_be_used_at_once(
-    shared: Supervisor, sandboxes: Path, store: Path
+    client: nsm.Client, sandboxes: Path, store: Path
 ) -> None:
     sandboxes.mkdir(parents=True, exist_ok=True)
     once = write_run_only(store, "once", interpreter="bash")
     (sandboxes / "once").symlink_to(once)
-    with shared.client() as client:
-        assert client.run("echo $((6 * 7))", env="once").stdout == "42\n"
-        (sandboxes / "older").symlink_to(write_older(store))
-        # Streaming takes another way through the control socket.
-        streaming = client.run("print(1)", env="older", on_output=lambda _, __: None)
-        assert streaming.stdout == "1\n"
-        with pytest.raises(nsm.NsmError, match="keeps no state"):
-            client.run("1", env="once", session="s")
-        (once / "bin/run").chmod(0o644)
-        rows = {row.name: row for row in client.envs()}
-        with pytest.raises(nsm.NsmError, match="bin/run: it is not executable"):
-            client.run("echo 1", env="once")
-        assert rows["once"].problem == "bin/run: it is not executable"
-        assert rows["once"].source == str(sandboxes / "once")
-        assert rows["older"].available
+    assert client.run("echo $((6 * 7))", env="once").stdout == "42\n"
+    (sandboxes / "older").symlink_to(write_older(store))
+    # Streaming takes another way through the control socket.
+    streaming = client.run("print(1)", env="older", on_output=lambda _, __: None)
+    assert streaming.stdout == "1\n"
+    with pytest.raises(nsm.NsmError, match="keeps no state"):
+        client.run("1", env="once", session="s")
+    (once / "bin/run").chmod(0o644)
+    rows = {row.name: row for row in client.envs()}
+    with pytest.raises(nsm.NsmError, match="bin/run: it is not executable"):
+        client.run("echo 1", env="once")
+    assert rows["once"].problem == "bin/run: it is not executable"
+    assert rows["once"].source == str(sandboxes / "once")
+    assert rows["older"].available
 
 
 async def test_environments_of_an_entry_are_for_its_clients_only(

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 
 if TYPE_CHECKING:
+    import nsm
     from e2e_support import Supervisor
     from nsm.wire.code import RunResult
 
@@ -73,53 +74,53 @@ def peak_kib(pid: int) -> int:
     raise AssertionError(f"no VmHWM of {pid}")
 
 
-def test_floods_end_with_a_useful_answer_and_cost_nobody_memory(shared: Supervisor) -> None:
-    with shared.client() as client:
-        for name, flood in FLOODS.items():
-            client.run("", env=flood.env, session=name)
-        client.run("said = 0", env="python", session="bystander")
-        agents = {row.name: row.pid for row in client.sessions() if row.name in FLOODS}
-        before = {name: peak_kib(pid) for name, pid in agents.items()}
-        supervisor_before = peak_kib(shared.pid)
-        answers: dict[str, RunResult] = {}
+def test_floods_end_with_a_useful_answer_and_cost_nobody_memory(
+    shared: Supervisor, client: nsm.Client
+) -> None:
+    for name, flood in FLOODS.items():
+        client.run("", env=flood.env, session=name)
+    client.run("said = 0", env="python", session="bystander")
+    agents = {row.name: row.pid for row in client.sessions() if row.name in FLOODS}
+    before = {name: peak_kib(pid) for name, pid in agents.items()}
+    supervisor_before = peak_kib(shared.pid)
+    answers: dict[str, RunResult] = {}
 
-        def drown(name: str, flood: Flood) -> None:
-            with shared.client() as own:
-                answers[name] = own.run(
-                    flood.code,
-                    env=flood.env,
-                    session=name,
-                    timeout_s=END_S if flood.ends else LIMIT_S,
-                    on_output=ignore,
-                )
+    def drown(name: str, flood: Flood) -> None:
+        with shared.client() as own:
+            answers[name] = own.run(
+                flood.code,
+                env=flood.env,
+                session=name,
+                timeout_s=END_S if flood.ends else LIMIT_S,
+                on_output=ignore,
+            )
 
-        threads = [threading.Thread(target=drown, args=item) for item in FLOODS.items()]
-        for thread in threads:
-            thread.start()
-        said = 0
-        while any(thread.is_alive() for thread in threads):
-            said += 1
-            answer = client.run("said += 1; print(said)", env="python", session="bystander")
-            assert answer.stdout == f"{said}\n"
-        for thread in threads:
-            thread.join()
+    threads = [threading.Thread(target=drown, args=item) for item in FLOODS.items()]
+    for thread in threads:
+        thread.start()
+    said = 0
+    while any(thread.is_alive() for thread in threads):
+        said += 1
+        answer = client.run("said += 1; print(said)", env="python", session="bystander")
+        assert answer.stdout == f"{said}\n"
+    for thread in threads:
+        thread.join()
 
-        assert said > len(FLOODS), "the bystander hardly got a turn"
-        for name, flood in FLOODS.items():
-            answer = answers[name]
-            assert answer.exit_code == (0 if flood.ends else 124), (name, answer.stderr[-300:])
-            assert answer.timed_out is not flood.ends
-            assert answer.stdout.startswith(flood.begins), (name, answer.stdout[:20])
-            left_out = answer.truncated["stdout"]
-            assert left_out.omitted_bytes > 0
-            assert left_out.file is not None
-            if flood.env == "bash":
-                look = f"head -c {len(flood.begins)} {left_out.file}; stat -c %s {left_out.file}"
-                kept = client.run(look, env="bash", session=name)
-                assert kept.stdout.startswith(flood.begins)
-                assert int(kept.stdout[len(flood.begins) :]) > 1024 * 1024
-            growth = peak_kib(agents[name]) - before[name]
-            assert growth < AGENT_GROWTH_KIB, (name, growth)
-        growth = peak_kib(shared.pid) - supervisor_before
-        assert growth < SUPERVISOR_GROWTH_KIB, growth
-        client.kill_all()
+    assert said > len(FLOODS), "the bystander hardly got a turn"
+    for name, flood in FLOODS.items():
+        answer = answers[name]
+        assert answer.exit_code == (0 if flood.ends else 124), (name, answer.stderr[-300:])
+        assert answer.timed_out is not flood.ends
+        assert answer.stdout.startswith(flood.begins), (name, answer.stdout[:20])
+        left_out = answer.truncated["stdout"]
+        assert left_out.omitted_bytes > 0
+        assert left_out.file is not None
+        if flood.env == "bash":
+            look = f"head -c {len(flood.begins)} {left_out.file}; stat -c %s {left_out.file}"
+            kept = client.run(look, env="bash", session=name)
+            assert kept.stdout.startswith(flood.begins)
+            assert int(kept.stdout[len(flood.begins) :]) > 1024 * 1024
+        growth = peak_kib(agents[name]) - before[name]
+        assert growth < AGENT_GROWTH_KIB, (name, growth)
+    growth = peak_kib(shared.pid) - supervisor_before
+    assert growth < SUPERVISOR_GROWTH_KIB, growth

@@ -16,6 +16,7 @@ from live_forks import LIMITS, NONE, needs_scopes, printed
 from nsm.wire.errors import BadRequestError, ForkRefusedError, NsmError, UnknownSessionError
 
 if TYPE_CHECKING:
+    import nsm
     from e2e_support import Supervisor
     from nsm import Client
 
@@ -314,7 +315,7 @@ async def test_sandboxes_are_forked(shared: Supervisor) -> None:
         assert client.sessions() == []
 
 
-async def test_models_fork_sessions(shared: Supervisor) -> None:
+async def test_models_fork_sessions(shared: Supervisor, client: nsm.Client) -> None:
     async def call(**arguments: Any) -> str:
         return text_of(await model.call_tool("run", arguments))
 
@@ -341,8 +342,6 @@ async def test_models_fork_sessions(shared: Supervisor) -> None:
         assert "shares memory" in text
         assert "Go on in 'tried'" in text
         assert "not run" in text
-    with shared.client() as client:
-        client.kill_all()
 
 
 CHANGES = {

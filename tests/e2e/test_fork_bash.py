@@ -109,15 +109,6 @@ def test_a_refused_fork_leaves_the_shell_as_it_was(client: Client) -> None:
     assert sorted(str(row.name) for row in client.sessions()) == ["busy", "now", "piped"]
 
 
-@pytest.mark.slow
-def test_a_file_without_a_name_is_copied(client: Client) -> None:
-    printed(client, "removed", "exec 7<>f; rm f; echo before >&7")
-    assert client.fork("removed", "copied").closed == ()
-    for name in ("copied", "removed"):
-        code = f"echo {name} >&7; cat /proc/$$/fd/7"
-        assert printed(client, name, code) == f"before\n{name}\n"
-
-
 NOTHING = """[] ([0, 0, 0, 0, 0, 2, 1], ['0', '0', '0', '0'])
 CapInh:	0000000000000000
 CapPrm:	0000000000000000

@@ -6,14 +6,15 @@ import contextlib
 import os
 import random
 import signal
-import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 import nsm
+from e2e_clients import Task
 from e2e_support import supervisor
 from live_forks import (
     IN_BASH,
@@ -44,6 +45,12 @@ LANGUAGES = pytest.mark.parametrize(
         pytest.param(IN_BASH, id="bash", marks=pytest.mark.slow),
     ],
 )
+
+
+def fork(it: Supervisor, target: str) -> list[str]:
+    """Fork a session over another connection."""
+    with it.client() as client:
+        return [each.name for each in client.fork(target).forks]
 
 
 @pytest.mark.slow
@@ -81,22 +88,16 @@ def test_helpers_that_are_killed(
         printed(client, target, code.sets, code.env)
         wait_for_helpers(shared)
         server = children_of(shared.pid)
-        made: list[str] = []
-
-        def fork(made: list[str] = made, target: str = target) -> None:
-            with shared.client() as other, contextlib.suppress(ForkRefusedError):
-                made += [each.name for each in other.fork(target).forks]
-
-        forking = threading.Thread(target=fork)
-        forking.start()
+        forking = Task(partial(fork, shared, target))
         time.sleep(delays.random() / 30)
         for pid in helpers(shared) - server:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        forking.join()
+        made: list[str] | Exception = forking.outcome()
+        assert isinstance(made, list | ForkRefusedError), made
         assert printed(client, target, code.shows, code.env) == "5\n"
         assert printed(client, target, code.limits, code.env) == code.no_limits
-        for each in made:
+        for each in made if isinstance(made, list) else ():
             assert printed(client, each, code.shows, code.env) == "5\n"
             client.kill(each)
         if number % 10 == 9:
@@ -119,16 +120,10 @@ def test_originals_that_are_killed_while_they_are_forked(
         (agent,) = [row.pid for row in client.sessions() if row.name == target]
         assert agent, "it runs"
         (worker,) = children_of(agent)
-
-        def fork(target: str = target) -> None:
-            with shared.client() as other, contextlib.suppress(NsmError):
-                other.fork(target)
-
-        forking = threading.Thread(target=fork)
-        forking.start()
+        forking = Task(partial(fork, shared, target))
         time.sleep(delays.random() / 30)
         os.kill(agent if victim == "agent" else worker, signal.SIGKILL)
-        forking.join()
+        assert isinstance(forking.outcome(), list | NsmError), forking.result
         wait_for_helpers(shared)
         with contextlib.suppress(SessionEndedError):  # if its end is not known yet
             printed(client, target, code.sets, code.env)
@@ -151,17 +146,10 @@ def test_a_template_that_is_killed_while_its_session_is_forked(
     (agent,) = [row.pid for row in client.sessions()]
     status = Path(f"/proc/{agent}/status").read_text(encoding="utf-8")
     template = int(status.partition("PPid:")[2].split()[0])
-    made: list[str] = []
-
-    def fork() -> None:
-        with shared.client() as other:
-            made.extend(each.name for _ in range(3) for each in other.fork("orphan").forks)
-
-    forking = threading.Thread(target=fork)
-    forking.start()
+    forking = Task(lambda: [name for _ in range(3) for name in fork(shared, "orphan")])
     os.kill(template, signal.SIGKILL)
-    forking.join()
-    assert len(made) == 3
+    made: list[str] | Exception = forking.outcome()
+    assert isinstance(made, list), made
     for name in ("orphan", *made):
         assert printed(client, name, "print(x)") == "5\n"
 
@@ -180,16 +168,12 @@ def test_supervisors_that_are_killed_while_they_fork(short_dir: Path, kills: int
             other = nsm.Client(
                 socket_path=it.socket, scope="test", autostart=False, reconnect=False
             )
-
-            def fork(other: nsm.Client = other) -> None:
-                with other, contextlib.suppress(NsmError):
-                    other.fork("target")
-
-            forking = threading.Thread(target=fork)
-            forking.start()
+            forking = Task(partial(other.fork, "target"))
             time.sleep(delays.random() / 30)
             it.kill()
-            forking.join()
+            outcome = forking.outcome()
+            assert isinstance(outcome, NsmError) or not isinstance(outcome, Exception), outcome
+            other.close()
     with supervisor(short_dir) as it, it.client() as client:
         for name in ("target", "leaf"):
             assert printed(client, name, "print(x)") == "5\n"

@@ -34,55 +34,49 @@ pytestmark = pytest.mark.jail
 BASH = ("-e", "bash", "--no-stdin", "--")
 
 
-def test_a_program_runs_beside_the_code(shared: Supervisor) -> None:
-    with shared.client() as client:
-        client.run("open('note', 'w').write('from code')", env="python", session="beside")
-        job = client.exec("beside", ["sh", "-c", "cat note; echo oops >&2; exit 3"])
-        result = job.collect()
-        assert (result.stdout, result.stderr, result.exit_code) == (b"from code", b"oops\n", 3)
-        assert result.missing == 0
-        assert result.info.user_s + result.info.system_s > 0
-        client.kill_all()
+def test_a_program_runs_beside_the_code(client: nsm.Client) -> None:
+    client.run("open('note', 'w').write('from code')", env="python", session="beside")
+    job = client.exec("beside", ["sh", "-c", "cat note; echo oops >&2; exit 3"])
+    result = job.collect()
+    assert (result.stdout, result.stderr, result.exit_code) == (b"from code", b"oops\n", 3)
+    assert result.missing == 0
+    assert result.info.user_s + result.info.system_s > 0
 
 
-def test_a_session_is_made_and_programs_see_each_other(shared: Supervisor) -> None:
-    with shared.client() as client:
-        line = "python3 -m http.server 8123 --bind 127.0.0.1 2>&1"
-        server = client.exec("made", ["sh", "-c", line], env="bash")
-        assert server.started is not None
-        assert server.started.created
-        fetch = (
-            "import urllib.request as r, time\n"
-            "for _ in range(500):\n"
-            "    try: print(r.urlopen('http://127.0.0.1:8123/').status); break\n"
-            "    except OSError: time.sleep(.01)\n"
-        )
-        assert client.exec("made", ["python3", "-c", fetch]).collect().stdout == b"200\n"
-        assert server.stop().stopped
-        assert [job.running for job in client.jobs("made")] == [False, False]
-        client.kill_all()
+def test_a_session_is_made_and_programs_see_each_other(client: nsm.Client) -> None:
+    line = "python3 -m http.server 8123 --bind 127.0.0.1 2>&1"
+    server = client.exec("made", ["sh", "-c", line], env="bash")
+    assert server.started is not None
+    assert server.started.created
+    fetch = (
+        "import urllib.request as r, time\n"
+        "for _ in range(500):\n"
+        "    try: print(r.urlopen('http://127.0.0.1:8123/').status); break\n"
+        "    except OSError: time.sleep(.01)\n"
+    )
+    assert client.exec("made", ["python3", "-c", fetch]).collect().stdout == b"200\n"
+    assert server.stop().stopped
+    assert [job.running for job in client.jobs("made")] == [False, False]
 
 
-def test_errors_say_what_to_do(shared: Supervisor) -> None:
-    with shared.client() as client:
-        client.run(":", env="bash", session="errors")
-        with pytest.raises(JobError, match="no such program in PATH") as missing:
-            client.exec("errors", ["missing"])
-        assert missing.value.data["errno"] == "ENOENT"
-        with pytest.raises(UnknownJobError, match="no job '9'"):
-            client.job("errors", "9")
-        with pytest.raises(BadRequestError, match=r"\['sh', '-c', LINE\]"):
-            client.exec("errors", "ls -l")
-        with pytest.raises(BadRequestError, match="no signal"):
-            client.exec("errors", ["sleep", "60"]).signal("NOPE")
-        with pytest.raises(UnknownSessionError):
-            client.jobs("nobody")
-        with pytest.raises(JobError, match="not UTF-8"):
-            client.exec("errors", ["echo", "\udcff"])
-        client.kill_all()
+def test_errors_say_what_to_do(client: nsm.Client) -> None:
+    client.run(":", env="bash", session="errors")
+    with pytest.raises(JobError, match="no such program in PATH") as missing:
+        client.exec("errors", ["missing"])
+    assert missing.value.data["errno"] == "ENOENT"
+    with pytest.raises(UnknownJobError, match="no job '9'"):
+        client.job("errors", "9")
+    with pytest.raises(BadRequestError, match=r"\['sh', '-c', LINE\]"):
+        client.exec("errors", "ls -l")
+    with pytest.raises(BadRequestError, match="no signal"):
+        client.exec("errors", ["sleep", "60"]).signal("NOPE")
+    with pytest.raises(UnknownSessionError):
+        client.jobs("nobody")
+    with pytest.raises(JobError, match="not UTF-8"):
+        client.exec("errors", ["echo", "\udcff"])
 
 
-def test_a_program_may_leave_its_input_unread(shared: Supervisor) -> None:
+def test_a_program_may_leave_its_input_unread(shared: Supervisor, client: nsm.Client) -> None:
     line, big = "exec <&-; echo done; exit 3", bytes(3 << 20)
 
     async def over_async_client() -> bytes:
@@ -90,52 +84,47 @@ def test_a_program_may_leave_its_input_unread(shared: Supervisor) -> None:
             job = await client.exec("unread", ["sh", "-c", line], stdin=big)
             return (await job.collect()).stdout
 
-    with shared.client() as client:
-        result = client.exec("unread", ["sh", "-c", line], env="bash", stdin=big).collect()
-        assert (result.stdout, result.exit_code) == (b"done\n", 3)
-        assert trio.run(over_async_client) == b"done\n"
-        with pytest.raises(JobError, match=r"has ended|does not read"):
-            client.exec("unread", ["true"], stdin=True).write(big)
-        client.kill_all()
+    result = client.exec("unread", ["sh", "-c", line], env="bash", stdin=big).collect()
+    assert (result.stdout, result.exit_code) == (b"done\n", 3)
+    assert trio.run(over_async_client) == b"done\n"
+    with pytest.raises(JobError, match=r"has ended|does not read"):
+        client.exec("unread", ["true"], stdin=True).write(big)
 
 
-def test_input_signals_and_a_terminal(shared: Supervisor) -> None:
-    with shared.client() as client:
-        big = bytes(range(256)) * 8192
-        assert client.exec("io", ["cat"], env="bash", stdin=big).collect().stdout == big
-        job = client.exec("io", ["sh", "-c", "stty size; cat"], stdin=True, tty=(5, 77))
-        assert job.read(wait_s=20).data == b"5 77\r\n"
-        # Until `cat` answers, an interrupt may meet `stty` as it ends, which has not died of it:
-        # the shell then goes on, as shells do.
-        job.write(b"up\n")
-        seen = b""
-        while seen != b"up\r\n" * 2:  # the terminal's echo, and what `cat` writes
-            seen += job.read(wait_s=20).data
-        job.interrupt()
-        assert job.wait().exit_code == 130
-        job = client.exec("io", ["sleep", "60"])
-        assert job.wait(0.05).running
-        job.signal("TERM")
-        assert job.wait().signal == 15
-        job = client.exec("io", ["sleep", "60"], timeout_s=0.1)
-        info = job.wait()
-        assert (info.timed_out, info.exit_code) == (True, 124)
-        client.kill_all()
+def test_input_signals_and_a_terminal(client: nsm.Client) -> None:
+    big = bytes(range(256)) * 8192
+    assert client.exec("io", ["cat"], env="bash", stdin=big).collect().stdout == big
+    job = client.exec("io", ["sh", "-c", "stty size; cat"], stdin=True, tty=(5, 77))
+    assert job.read(wait_s=20).data == b"5 77\r\n"
+    # Until `cat` answers, an interrupt may meet `stty` as it ends, which has not died of it:
+    # the shell then goes on, as shells do.
+    job.write(b"up\n")
+    seen = b""
+    while seen != b"up\r\n" * 2:  # the terminal's echo, and what `cat` writes
+        seen += job.read(wait_s=20).data
+    job.interrupt()
+    assert job.wait().exit_code == 130
+    job = client.exec("io", ["sleep", "60"])
+    assert job.wait(0.05).running
+    job.signal("TERM")
+    assert job.wait().signal == 15
+    job = client.exec("io", ["sleep", "60"], timeout_s=0.1)
+    info = job.wait()
+    assert (info.timed_out, info.exit_code) == (True, 124)
 
 
-def test_jobs_end_with_their_session(shared: Supervisor) -> None:
-    with shared.client() as client:
-        job = client.exec("ends", ["sleep", "1000"], env="bash")
+def test_jobs_end_with_their_session(shared: Supervisor, client: nsm.Client) -> None:
+    job = client.exec("ends", ["sleep", "1000"], env="bash")
 
-        def end() -> None:
-            with shared.client() as other:
-                other.kill(["ends"])
+    def end() -> None:
+        with shared.client() as other:
+            other.kill(["ends"])
 
-        ends = threading.Timer(0.2, end)
-        ends.start()
-        with pytest.raises(SessionEndedError):
-            job.wait()
-        ends.join()
+    ends = threading.Timer(0.2, end)
+    ends.start()
+    with pytest.raises(SessionEndedError):
+        job.wait()
+    ends.join()
 
 
 def test_jobs_outlive_the_supervisor(short_dir: Path) -> None:
@@ -257,24 +246,20 @@ def test_a_client_that_is_killed_leaves_its_job(shared: Supervisor) -> None:
         client.kill_all()
 
 
-def test_jobs_are_in_the_transcript(shared: Supervisor) -> None:
-    with shared.client() as client:
-        client.exec("told", ["sh", "-c", "echo out; exit 5"], env="bash").wait()
-        client.exec("told", ["sleep", "60"]).stop()
-        while client.jobs("told")[-1].running:
-            pass
-        entries: list[object] = []
-        client.logs("told", on_entry=entries.append)
-        jobs = [each for each in entries if isinstance(each, nsm.JobStart | nsm.JobEnd)]
-        first, end, *_, stopped = jobs
-        assert isinstance(first, nsm.JobStart)
-        assert (first.job, first.client, first.command) == ("1", "nsm", "sh -c 'echo out; exit 5'")
-        assert isinstance(end, nsm.JobEnd)
-        assert (end.outcome, end.exit_code, end.output_bytes) == ("error", 5, 4)
-        assert isinstance(stopped, nsm.JobEnd)
-        assert (stopped.job, stopped.command, stopped.outcome) == ("2", "sleep 60", "stopped")
-        text = shared.run("nsm", "logs", "told").stdout
-        assert (
-            "\n> sh -c 'echo out; exit 5'\n[job 1 (sh -c 'echo out; exit 5'): exit code 5" in text
-        )
-        client.kill_all()
+def test_jobs_are_in_the_transcript(shared: Supervisor, client: nsm.Client) -> None:
+    client.exec("told", ["sh", "-c", "echo out; exit 5"], env="bash").wait()
+    client.exec("told", ["sleep", "60"]).stop()
+    while client.jobs("told")[-1].running:
+        pass
+    entries: list[object] = []
+    client.logs("told", on_entry=entries.append)
+    jobs = [each for each in entries if isinstance(each, nsm.JobStart | nsm.JobEnd)]
+    first, end, *_, stopped = jobs
+    assert isinstance(first, nsm.JobStart)
+    assert (first.job, first.client, first.command) == ("1", "nsm", "sh -c 'echo out; exit 5'")
+    assert isinstance(end, nsm.JobEnd)
+    assert (end.outcome, end.exit_code, end.output_bytes) == ("error", 5, 4)
+    assert isinstance(stopped, nsm.JobEnd)
+    assert (stopped.job, stopped.command, stopped.outcome) == ("2", "sleep 60", "stopped")
+    text = shared.run("nsm", "logs", "told").stdout
+    assert "\n> sh -c 'echo out; exit 5'\n[job 1 (sh -c 'echo out; exit 5'): exit code 5" in text

@@ -5,21 +5,21 @@
 
 from __future__ import annotations
 
-import json
 import os
 import resource
 import socket
 import subprocess
+from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 import trio
 
+from e2e_clients import Mcp
 from e2e_support import holder_pid, program, supervisor
 from nsm.wire.errors import NsmError, SessionLimitError, StartFailedError
 from nsmd.host.descriptors import share_out
-from processes import ending
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -165,36 +165,13 @@ def test_a_soft_limit_of_a_desktop_is_enough(short_dir: Path, soft: int) -> None
             check=True,
         )
         assert ran.stdout == b"42\n"
-        assert said_by_shim([*limited, program("nsm-mcp")], it) == "it is 42\n"
+        with ExitStack() as stack:
+            mcp = Mcp(it, stack, command=[*limited, program("nsm-mcp")])
+            mcp.run("print('it is', 6 * 7)", 1)
+            assert mcp.text().startswith("it is 42")
+            mcp.end()
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as link:
             holder = holder_pid(link, it.directory)
         for pid in (it.pid, holder):
             now, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
             assert now == hard > soft
-
-
-def said_by_shim(command: list[str], it: Supervisor) -> str:
-    """Text that a model reads of ``print(6 * 7)`` through `nsm-mcp`."""
-    client: dict[str, Any] = {"protocolVersion": "2025-06-18", "capabilities": {}}
-    client["clientInfo"] = {"name": "test", "version": "1"}
-    call = {"name": "run", "arguments": {"env": "python", "code": "print('it is', 6 * 7)"}}
-    messages: tuple[dict[str, Any], ...] = (
-        {"id": 1, "method": "initialize", "params": client},
-        {"method": "notifications/initialized"},
-        {"id": 2, "method": "tools/call", "params": call},
-    )
-    with ending(
-        subprocess.Popen(
-            command, env=it.variables, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-    ) as shim:
-        assert shim.stdin is not None
-        assert shim.stdout is not None
-        for message in messages:
-            shim.stdin.write(json.dumps({"jsonrpc": "2.0", **message}) + "\n")
-        shim.stdin.flush()
-        answers = map(json.loads, shim.stdout)
-        text: str = next(a for a in answers if a.get("id") == 2)["result"]["content"][0]["text"]
-        shim.stdin.close()
-        assert shim.wait(120) == 0
-    return text

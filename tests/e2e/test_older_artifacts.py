@@ -17,6 +17,7 @@ from realjail import needs_bwrap, open_directory
 if TYPE_CHECKING:
     from collections.abc import Generator
 
+    import nsm
     from e2e_support import Supervisor
 
 pytestmark = [pytest.mark.jail, needs_bwrap, pytest.mark.slow]
@@ -39,19 +40,18 @@ def shared() -> Generator[Supervisor]:
             yield it
 
 
-def test_an_older_session_keeps_its_state_until_its_time_limit(shared: Supervisor) -> None:
-    with shared.client() as client:
-        client.run("x = 42", env="older", session="old")
-        assert client.run("print(x)", env="older", session="old").stdout == "42\n"
-        result = client.run("while True: pass", env="older", session="old", timeout_s=0.5)
-        assert result.timed_out
-        assert result.exit_code == 124
-        assert result.interpreter_restarted
-        assert "can only be stopped as a whole" in result.restart_reason
-        again = client.run("print('x' in globals())", env="older", session="old")
-        assert again.stdout == "False\n"
-        assert "ran longer than 0.5 s" in str(again.session.replaced)
-        client.kill(["old"])
+def test_an_older_session_keeps_its_state_until_its_time_limit(client: nsm.Client) -> None:
+    client.run("x = 42", env="older", session="old")
+    assert client.run("print(x)", env="older", session="old").stdout == "42\n"
+    result = client.run("while True: pass", env="older", session="old", timeout_s=0.5)
+    assert result.timed_out
+    assert result.exit_code == 124
+    assert result.interpreter_restarted
+    assert "can only be stopped as a whole" in result.restart_reason
+    again = client.run("print('x' in globals())", env="older", session="old")
+    assert again.stdout == "False\n"
+    assert "ran longer than 0.5 s" in str(again.session.replaced)
+    client.kill(["old"])
 
 
 def test_files_of_an_older_session_are_refused_with_what_to_do(shared: Supervisor) -> None:
@@ -66,13 +66,12 @@ def test_files_of_an_older_session_are_refused_with_what_to_do(shared: Superviso
         client.kill(["files"])
 
 
-def test_an_older_flood_is_shortened_and_the_session_lives(shared: Supervisor) -> None:
-    with shared.client() as client:
-        result = client.run("x = 1; print('y' * 30_000_000)", env="older", session="flood")
-        assert result.truncated["stdout"].omitted_bytes > 20_000_000
-        assert len(result.stdout) < 5_000_000
-        assert client.run("print(x)", env="older", session="flood").stdout == "1\n"
-        client.kill(["flood"])
+def test_an_older_flood_is_shortened_and_the_session_lives(client: nsm.Client) -> None:
+    result = client.run("x = 1; print('y' * 30_000_000)", env="older", session="flood")
+    assert result.truncated["stdout"].omitted_bytes > 20_000_000
+    assert len(result.stdout) < 5_000_000
+    assert client.run("print(x)", env="older", session="flood").stdout == "1\n"
+    client.kill(["flood"])
 
 
 def test_a_killed_supervisor_leaves_no_process_of_artifacts_but_what_is_kept() -> None:

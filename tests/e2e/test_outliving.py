@@ -216,15 +216,17 @@ def test_a_shutdown_ends_what_a_holder_has_that_does_not_answer(short_dir: Path)
 
 
 def test_running_code_goes_on_and_its_result_can_be_asked_for(short_dir: Path) -> None:
+    """A one-shot, too, which ends with its answer."""
     code = (
         "import os, time\nprint('up', flush=True)\n"
         "while not os.path.exists('/workspace/go'): time.sleep(0.01)\nprint('done')"
     )
     with supervisor(short_dir) as first:
-        ids = ("first", "second")
         threads = [
-            begin(first, code, env="python", session=name, execution_id=name) for name in ids
+            begin(first, code, env="python", session=name, execution_id=name)
+            for name in ("first", "second")
         ]
+        threads.append(begin(first, code, env="python", execution_id="once"))
         first.kill()
         for thread in threads:
             thread.join()
@@ -232,12 +234,14 @@ def test_running_code_goes_on_and_its_result_can_be_asked_for(short_dir: Path) -
             assert {row.state for row in client.sessions()} == {"running"}
             assert client.interrupt("second")
             assert client.result("second").interrupted
-            row = next(row for row in client.sessions() if row.name == "first")
-            client.files(row.id).write_from("/workspace/go", io.BytesIO().read)
+            for row in client.sessions():
+                client.files(row.id).write_from("/workspace/go", io.BytesIO().read)
             result = client.result("first")
             assert (result.stdout, result.exit_code) == ("up\ndone\n", 0)
             assert result.session.name == "first"
             assert result.execution_id == "first"
+            assert client.result("once").stdout == "up\ndone\n"
+            assert {row.name for row in client.sessions()} == {"first", "second"}
             client.kill_all()
 
 
@@ -257,22 +261,6 @@ def test_a_result_that_nobody_had_is_there_still(short_dir: Path) -> None:
             with pytest.raises(NsmError):
                 client.result("e")
             client.kill_all()
-
-
-def test_a_one_shot_goes_on_and_ends_with_its_answer(short_dir: Path) -> None:
-    code = (
-        "import os, time\nprint('up', flush=True)\n"
-        "while not os.path.exists('/workspace/go'): time.sleep(0.01)\nprint('done')"
-    )
-    with supervisor(short_dir) as first:
-        thread = begin(first, code, env="python", execution_id="once")
-        first.kill()
-        thread.join()
-        with another(first) as it, it.client() as client:
-            (row,) = client.sessions()
-            client.files(row.id).write_from("/workspace/go", io.BytesIO().read)
-            assert client.result("once").stdout == "up\ndone\n"
-            assert client.sessions() == []
 
 
 def test_the_end_of_a_session_without_supervisor_is_told(short_dir: Path) -> None:

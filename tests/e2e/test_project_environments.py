@@ -97,53 +97,53 @@ async def test_neither_models_nor_http_clients_can_agree(short_dir: Path, projec
 @pytest.mark.parametrize(
     "project", ["/var/tmp", pytest.param("/tmp", marks=pytest.mark.slow)], indirect=True
 )
-def test_code_in_it_is_that_of_the_project(shared: Supervisor, project: Path) -> None:
-    with shared.client() as client:
-        environments = ProjectEnvironments(client, str(project))
-        (row,) = environments.find()
-        assert (row.path, row.kind, row.name) == (".venv", "venv", None)
-        assert [package.name for package in row.packages] == ["tiny"]
-        assert environments.use(".venv").name == "venv"
-        result = client.run(
-            "import os, subprocess, sys\n"
-            "print(sys.prefix, sys.base_prefix)\n"
-            "print(subprocess.run(['tiny'], capture_output=True, text=True))\n"
-            f"print(os.readlink({str(project)!r}), os.getcwd())\n",
-            env="venv",
-            project=str(project),
-        )
-        assert "/project/.venv /usr" in result.stdout, result
-        assert "tiny 1.2" in result.stdout
-        assert "/project /workspace" in result.stdout
-        # A call that names only the language gets the project's own, in sessions, too.
-        code = "import tiny; print(tiny.VERSION)"
-        for more in ([], ["-s", "s"]):
-            command = ["nsm", "run", "--project", str(project), *more]
-            assert shared.run(*command, f"#!/usr/bin/env python3\n{code}").stdout == "1.2\n"
-        assert client.run(code, env="python", project=str(project)).exit_code == 1
-        install(next(project.glob(".venv/lib/python3*/site-packages")), "more-1")
-        changed = client.run("import more", env="venv", project=str(project))
-        assert any("have changed since somebody agreed" in note for note in changed.notes)
-        assert client.run("import more", env="venv", project=str(project)).notes == ()
-        assert environments.forget("venv") == "venv"
-        with pytest.raises(nsm.NsmError, match="venv"):
-            client.run("1", env="venv", project=str(project))
-        assert "s" in [row.name for row in client.sessions()]
+def test_code_in_it_is_that_of_the_project(
+    shared: Supervisor, client: nsm.Client, project: Path
+) -> None:
+    environments = ProjectEnvironments(client, str(project))
+    (row,) = environments.find()
+    assert (row.path, row.kind, row.name) == (".venv", "venv", None)
+    assert [package.name for package in row.packages] == ["tiny"]
+    assert environments.use(".venv").name == "venv"
+    result = client.run(
+        "import os, subprocess, sys\n"
+        "print(sys.prefix, sys.base_prefix)\n"
+        "print(subprocess.run(['tiny'], capture_output=True, text=True))\n"
+        f"print(os.readlink({str(project)!r}), os.getcwd())\n",
+        env="venv",
+        project=str(project),
+    )
+    assert "/project/.venv /usr" in result.stdout, result
+    assert "tiny 1.2" in result.stdout
+    assert "/project /workspace" in result.stdout
+    # A call that names only the language gets the project's own, in sessions, too.
+    code = "import tiny; print(tiny.VERSION)"
+    for more in ([], ["-s", "s"]):
+        command = ["nsm", "run", "--project", str(project), *more]
+        assert shared.run(*command, f"#!/usr/bin/env python3\n{code}").stdout == "1.2\n"
+    assert client.run(code, env="python", project=str(project)).exit_code == 1
+    install(next(project.glob(".venv/lib/python3*/site-packages")), "more-1")
+    changed = client.run("import more", env="venv", project=str(project))
+    assert any("have changed since somebody agreed" in note for note in changed.notes)
+    assert client.run("import more", env="venv", project=str(project)).notes == ()
+    assert environments.forget("venv") == "venv"
+    with pytest.raises(nsm.NsmError, match="venv"):
+        client.run("1", env="venv", project=str(project))
+    assert "s" in [row.name for row in client.sessions()]
 
 
-def test_a_copy_of_the_project_has_it_too(shared: Supervisor, project: Path) -> None:
-    with shared.client() as client:
-        ProjectEnvironments(client, str(project)).use(".venv")
-        library = next(project.glob(".venv/lib/python3*/site-packages")).relative_to(project)
-        code = (
-            f"import importlib, pathlib; p = pathlib.Path('/project/{library}/own.py')\n"
-            "p.write_text('A = 1'); importlib.invalidate_caches()\nimport own, tiny; print(own.A)"
-        )
-        result = client.run(
-            code, env="venv", session="copied", project=str(project), project_mode="overlay"
-        )
-        assert (result.stdout, result.stderr) == ("1\n", "")
-        assert not (project / library / "own.py").exists()
+def test_a_copy_of_the_project_has_it_too(client: nsm.Client, project: Path) -> None:
+    ProjectEnvironments(client, str(project)).use(".venv")
+    library = next(project.glob(".venv/lib/python3*/site-packages")).relative_to(project)
+    code = (
+        f"import importlib, pathlib; p = pathlib.Path('/project/{library}/own.py')\n"
+        "p.write_text('A = 1'); importlib.invalidate_caches()\nimport own, tiny; print(own.A)"
+    )
+    result = client.run(
+        code, env="venv", session="copied", project=str(project), project_mode="overlay"
+    )
+    assert (result.stdout, result.stderr) == ("1\n", "")
+    assert not (project / library / "own.py").exists()
 
 
 def test_a_link_to_the_project_is_the_project(shared: Supervisor, project: Path) -> None:
@@ -157,29 +157,30 @@ def test_a_link_to_the_project_is_the_project(shared: Supervisor, project: Path)
             ProjectEnvironments(client, str(link)).use(str(folder))
 
 
-def test_a_hostile_interpreter_stays_in_its_session(shared: Supervisor, project: Path) -> None:
-    with shared.client() as client:
-        environments = ProjectEnvironments(client, str(project))
-        mark = project / "ran"
-        for name in ("python", "python3"):
-            python = project / ".venv/bin" / name
-            python.unlink()
-            python.write_text(f'#!/bin/sh\ntouch {mark}\nexec /usr/bin/python3 "$@"\n')
-            python.chmod(0o755)
-        environments.use(".venv")
-        result = client.run("import os; print(os.getuid())", env="venv", project=str(project))
-        assert result.stdout == "1000\n"
-        assert not mark.exists()
-        for name in ("python", "python3"):
-            (project / ".venv/bin" / name).unlink()
-            (project / ".venv/bin" / name).symlink_to("/nowhere")
-        environments.use(".venv")
-        result = client.run("1", env="venv", project=str(project))
-        assert "cannot start /project/.venv/bin/python" in result.stderr, result
+def test_a_hostile_interpreter_stays_in_its_session(client: nsm.Client, project: Path) -> None:
+    environments = ProjectEnvironments(client, str(project))
+    mark = project / "ran"
+    for name in ("python", "python3"):
+        python = project / ".venv/bin" / name
+        python.unlink()
+        python.write_text(f'#!/bin/sh\ntouch {mark}\nexec /usr/bin/python3 "$@"\n')
+        python.chmod(0o755)
+    environments.use(".venv")
+    result = client.run("import os; print(os.getuid())", env="venv", project=str(project))
+    assert result.stdout == "1000\n"
+    assert not mark.exists()
+    for name in ("python", "python3"):
+        (project / ".venv/bin" / name).unlink()
+        (project / ".venv/bin" / name).symlink_to("/nowhere")
+    environments.use(".venv")
+    result = client.run("1", env="venv", project=str(project))
+    assert "cannot start /project/.venv/bin/python" in result.stderr, result
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="not here: no Node")
-def test_packages_of_node_are_found_from_everywhere(shared: Supervisor, project: Path) -> None:
+def test_packages_of_node_are_found_from_everywhere(
+    shared: Supervisor, client: nsm.Client, project: Path
+) -> None:
     package = project / "node_modules/small"
     package.mkdir(parents=True)
     (package / "package.json").write_text('{"name": "small", "version": "1.0.0"}')
@@ -192,14 +193,13 @@ def test_packages_of_node_are_found_from_everywhere(shared: Supervisor, project:
         "const {execSync} = require('child_process');"
         "console.log(String(execSync('smalls && node x.mjs')))"
     )
-    with shared.client() as client:
-        assert client.run(code, env="node", project=str(project)).exit_code == 1
-        ProjectEnvironments(client, str(project)).use("node_modules")
-        for session in (None, "n"):
-            result = client.run(code, env="node-modules", session=session, project=str(project))
-            assert result.stdout == "42\n\n", result
-        command = ["nsm", "run", "--project", str(project), f"#!/usr/bin/env node\n{code}"]
-        assert shared.run(*command).stdout == "42\n\n"
+    assert client.run(code, env="node", project=str(project)).exit_code == 1
+    ProjectEnvironments(client, str(project)).use("node_modules")
+    for session in (None, "n"):
+        result = client.run(code, env="node-modules", session=session, project=str(project))
+        assert result.stdout == "42\n\n", result
+    command = ["nsm", "run", "--project", str(project), f"#!/usr/bin/env node\n{code}"]
+    assert shared.run(*command).stdout == "42\n\n"
 
 
 @pytest.mark.slow

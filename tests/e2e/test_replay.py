@@ -29,31 +29,10 @@ def run(client: nsm.Client, *pieces: str, env: str = "python", session: str = "w
         client.run(code, env=env, session=session)
 
 
-def replay(
-    shared: Supervisor, directory: Path, *arguments: str
-) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [program("nsm"), "replay", *arguments],
-        cwd=directory,
-        env=shared.variables,
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
-
-
 def saved(client: nsm.Client, shared: Supervisor, path: Path) -> None:
     """Write the transcript of `work` as `nsm logs --json` does."""
-    with path.open("wb") as file:
-        (row,) = [row for row in client.sessions() if row.name == "work"]
-        subprocess.run(
-            [program("nsm"), "logs", row.id, "--json"],
-            env=shared.variables,
-            stdout=file,
-            timeout=TIMEOUT_S,
-            check=True,
-        )
+    (row,) = [row for row in client.sessions() if row.name == "work"]
+    path.write_text(shared.run("nsm", "logs", row.id, "--json").stdout)
 
 
 def test_a_replay_says_what_differs(client: nsm.Client) -> None:
@@ -83,8 +62,8 @@ def test_a_script_gets_its_arguments_again(
 ) -> None:
     script = tmp_path / "s.py"
     script.write_text("import sys; print(sys.argv[1:])")
-    command = [program("nsm"), "run", "--session", "scripted", "-e", "python", str(script), "a"]
-    subprocess.run(command, env=shared.variables, timeout=TIMEOUT_S, check=True)
+    words = ("--session", "scripted", "-e", "python", str(script), "a")
+    assert shared.run("nsm", "run", *words).returncode == 0
     report = client.replay(client.transcript("scripted"))
     assert (report.same, report.agrees) == (1, True)
 
@@ -151,7 +130,7 @@ def test_a_file_gets_no_rules_of_its_session(
     tmp_path.chmod(0o755)
     client.run("1", env="python", session="work", network="full")
     saved(client, shared, tmp_path / "a.jsonl")
-    done = replay(shared, tmp_path, "a.jsonl", "--until", "1", "-s", "again")
+    done = shared.run("nsm", "replay", "a.jsonl", "--until", "1", "-s", "again", cwd=tmp_path)
     assert (done.returncode, done.stdout.splitlines()[1:]) == (0, ["[1] same", "1 the same"])
     found = client.inspect("again")
     assert found.policy is not None
@@ -159,10 +138,10 @@ def test_a_file_gets_no_rules_of_its_session(
     assert found.session.project == str(tmp_path)
     text = (tmp_path / "a.jsonl").read_text().replace('"env": "python"', '"env": "mine"')
     (tmp_path / "b.jsonl").write_text(text)
-    done = replay(shared, tmp_path, "b.jsonl")
+    done = shared.run("nsm", "replay", "b.jsonl", cwd=tmp_path)
     assert done.returncode == 125
     assert "A file does not choose an environment" in done.stderr
-    done = replay(shared, tmp_path, "b.jsonl", "-e", "python")
+    done = shared.run("nsm", "replay", "b.jsonl", "-e", "python", cwd=tmp_path)
     assert (done.returncode, done.stdout.splitlines()[0].endswith("1 execution in python")) == (
         0,
         True,
@@ -173,24 +152,24 @@ def test_exit_codes_and_json(client: nsm.Client, shared: Supervisor, tmp_path: P
     tmp_path.chmod(0o755)
     run(client, "print(object())")
     saved(client, shared, tmp_path / "a.jsonl")
-    done = replay(shared, tmp_path, "a.jsonl", "--json")
+    done = shared.run("nsm", "replay", "a.jsonl", "--json", cwd=tmp_path)
     events = [json.loads(line) for line in done.stdout.splitlines()]
     assert [event["event"] for event in events] == ["replay", "execution", "end"]
     assert (done.returncode, events[1]["status"], events[2]["agrees"]) == (0, "same", True)
     text = (tmp_path / "a.jsonl").read_text()
     (tmp_path / "a.jsonl").write_text(text.replace("<object", "<\\u001b[2Jobject"))
-    done = replay(shared, tmp_path, "./a.jsonl")
+    done = shared.run("nsm", "replay", "./a.jsonl", cwd=tmp_path)
     assert done.returncode == 1
     assert "- <\\x1b[2Jobject" in done.stdout
     assert "+ <object" in done.stdout
-    done = replay(shared, tmp_path, "nothing")
+    done = shared.run("nsm", "replay", "nothing", cwd=tmp_path)
     assert done.returncode == 125
     assert "no file of that name" in done.stderr
     (tmp_path / "c").write_text("x")
-    done = replay(shared, tmp_path, "c")
+    done = shared.run("nsm", "replay", "c", cwd=tmp_path)
     assert (done.returncode, "is not a transcript" in done.stderr) == (125, True)
     client.run("1", env="python", session="c", project=tmp_path)
-    done = replay(shared, tmp_path, "c")
+    done = shared.run("nsm", "replay", "c", cwd=tmp_path)
     assert (done.returncode, "is a session and a file" in done.stderr) == (125, True)
 
 
@@ -219,13 +198,7 @@ def test_ctrl_c_ends_a_replay(client: nsm.Client, shared: Supervisor, tmp_path: 
 def test_a_notebook(client: nsm.Client, shared: Supervisor) -> None:
     run(client, "print(1)\n2", "1 / 0")
     (row,) = client.sessions()
-    done = subprocess.run(
-        [program("nsm"), "logs", row.id, "--ipynb"],
-        env=shared.variables,
-        capture_output=True,
-        timeout=TIMEOUT_S,
-        check=True,
-    )
+    done = shared.run("nsm", "logs", row.id, "--ipynb")
     first, second = json.loads(done.stdout)["cells"]
     assert [each["output_type"] for each in first["outputs"]] == ["stream", "execute_result"]
     assert [each["ename"] for each in second["outputs"]] == ["ZeroDivisionError"]

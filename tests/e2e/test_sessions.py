@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 import nsm
+from e2e_clients import Task
 from e2e_support import descendants, end_holder, supervisor, variables_for, wait_gone
 from nsm.wire.errors import (
     BadProjectError,
     BadRequestError,
-    NsmError,
     SessionEndedError,
     StartFailedError,
 )
@@ -37,40 +37,36 @@ CASES = [
 
 @pytest.mark.parametrize(("env", "first", "second", "printed"), CASES)
 def test_state_persists_in_a_session_and_not_beyond(
-    shared: Supervisor, env: str, first: str, second: str, printed: str
+    client: nsm.Client, env: str, first: str, second: str, printed: str
 ) -> None:
-    with shared.client() as client:
-        assert client.run(first, env=env, session=f"s-{env}").exit_code == 0
-        assert client.run(second, env=env, session=f"s-{env}").stdout == printed
-        assert client.run(second, env=env).exit_code != 0
-        assert client.run(second, env=env, session=f"other-{env}").exit_code != 0
-        client.kill_all()
+    assert client.run(first, env=env, session=f"s-{env}").exit_code == 0
+    assert client.run(second, env=env, session=f"s-{env}").stdout == printed
+    assert client.run(second, env=env).exit_code != 0
+    assert client.run(second, env=env, session=f"other-{env}").exit_code != 0
 
 
 @pytest.mark.parametrize(("env", "first", "second", "printed"), CASES[:2])
 def test_a_reset_gives_a_fresh_interpreter_and_keeps_files(
-    shared: Supervisor, env: str, first: str, second: str, printed: str
+    client: nsm.Client, env: str, first: str, second: str, printed: str
 ) -> None:
     keep = {
         "python": "open('note', 'w').close()",
         "bash": "touch note",
     }[env]
-    with shared.client() as client:
-        session = f"reset-{env}"
-        client.run(first, env=env, session=session)
-        client.run(keep, env=env, session=session)
-        again = client.run(second, env=env, session=session, reset=True)
-        assert again.exit_code != 0
-        assert again.interpreter_restarted
-        assert "was reset as this call asked" in again.restart_reason
-        assert client.run(first, env=env, session=session).interpreter_restarted is False
-        assert client.run(second, env=env, session=session).stdout == printed
-        assert "note" in [entry.name for entry in client.files(session).list()]
-        client.kill_all()
+    session = f"reset-{env}"
+    client.run(first, env=env, session=session)
+    client.run(keep, env=env, session=session)
+    again = client.run(second, env=env, session=session, reset=True)
+    assert again.exit_code != 0
+    assert again.interpreter_restarted
+    assert "was reset as this call asked" in again.restart_reason
+    assert client.run(first, env=env, session=session).interpreter_restarted is False
+    assert client.run(second, env=env, session=session).stdout == printed
+    assert "note" in [entry.name for entry in client.files(session).list()]
 
 
-def test_a_reset_without_a_session_is_refused(shared: Supervisor) -> None:
-    with shared.client() as client, pytest.raises(BadRequestError, match="names no session"):
+def test_a_reset_without_a_session_is_refused(client: nsm.Client) -> None:
+    with pytest.raises(BadRequestError, match="names no session"):
         client.run("1", env="python", reset=True)
 
 
@@ -95,7 +91,7 @@ def test_a_bad_project_is_refused_with_the_reason(shared: Supervisor, path: str)
     assert error.value.message
 
 
-def test_two_clients_at_once_in_many_sessions(shared: Supervisor) -> None:
+def test_two_clients_at_once_in_many_sessions(shared: Supervisor, client: nsm.Client) -> None:
     """Twenty threads print their own number under load; no byte goes astray."""
     wrong: list[str] = []
 
@@ -113,11 +109,9 @@ def test_two_clients_at_once_in_many_sessions(shared: Supervisor) -> None:
     for thread in threads:
         thread.join()
     assert wrong == []
-    with shared.client() as client:
-        rows = client.sessions()
-        assert len(rows) == 8
-        assert all(row.executions == 5 and row.memory_bytes for row in rows)
-        client.kill_all()
+    rows = client.sessions()
+    assert len(rows) == 8
+    assert all(row.executions == 5 and row.memory_bytes for row in rows)
 
 
 def test_a_forked_process_gets_a_connection_of_its_own(shared: Supervisor) -> None:
@@ -136,7 +130,7 @@ def test_a_forked_process_gets_a_connection_of_its_own(shared: Supervisor) -> No
     assert done.returncode == 0
 
 
-def test_a_client_that_vanishes_leaves_no_process(shared: Supervisor) -> None:
+def test_a_client_that_vanishes_leaves_no_process(shared: Supervisor, client: nsm.Client) -> None:
     code = "print('here', flush=True); import time; time.sleep(25)"
     program = (
         "import nsm, sys\n"
@@ -150,70 +144,55 @@ def test_a_client_that_vanishes_leaves_no_process(shared: Supervisor) -> None:
     ) as vanishing:
         assert vanishing.stdout is not None
         vanishing.stdout.readline()  # its code runs
-        with shared.client() as client:
-            (row,) = client.sessions()
+        (row,) = client.sessions()
         fds = [os.pidfd_open(pid) for pid in descendants(row.pid) | {row.pid}]
         assert len(fds) >= 2
         vanishing.kill()
     wait_gone(fds)
-    with shared.client() as client:
-        assert client.sessions() == []
+    assert client.sessions() == []
 
 
-def test_killing_a_session_ends_all_of_it(shared: Supervisor) -> None:
-    with shared.client() as client:
-        client.run("setsid sleep 1000 & disown; sleep 1000 & echo started", env="bash", session="k")
-        (row,) = client.sessions()
-        fds = [os.pidfd_open(pid) for pid in descendants(row.pid) | {row.pid}]
-        assert len(fds) >= 4
-        assert client.kill(["k"]).killed
-        wait_gone(fds)
-        again = client.run("jobs", env="bash", session="k")
-        assert again.session.created
-        assert again.session.replaced is not None
-        assert "killed by" in again.session.replaced
-        client.kill_all()
+def test_killing_a_session_ends_all_of_it(client: nsm.Client) -> None:
+    client.run("setsid sleep 1000 & disown; sleep 1000 & echo started", env="bash", session="k")
+    (row,) = client.sessions()
+    fds = [os.pidfd_open(pid) for pid in descendants(row.pid) | {row.pid}]
+    assert len(fds) >= 4
+    assert client.kill(["k"]).killed
+    wait_gone(fds)
+    again = client.run("jobs", env="bash", session="k")
+    assert again.session.created
+    assert again.session.replaced is not None
+    assert "killed by" in again.session.replaced
 
 
 @pytest.mark.parametrize("victim", ["agent", "outer"])
-def test_a_jail_that_dies_is_told_and_replaced(shared: Supervisor, victim: str) -> None:
-    with shared.client() as client:
-        client.run("x = 1", env="python", session="d")
-        (row,) = client.sessions()
-        pid = row.pid if victim == "agent" else _parent(row.pid)
-        answer: list[NsmError] = []
-        running = threading.Event()
+def test_a_jail_that_dies_is_told_and_replaced(
+    shared: Supervisor, client: nsm.Client, victim: str
+) -> None:
+    client.run("x = 1", env="python", session="d")
+    (row,) = client.sessions()
+    pid = row.pid if victim == "agent" else _parent(row.pid)
+    running = threading.Event()
+    code = "print('running', flush=True); import time; time.sleep(25)"
 
-        def run() -> None:
-            code = "print('running', flush=True); import time; time.sleep(25)"
-            with shared.client() as other:
-                try:
-                    other.run(
-                        code,
-                        env="python",
-                        session="d",
-                        on_output=lambda _stream, _text: running.set(),
-                    )
-                except NsmError as error:
-                    answer.append(error)
-                finally:
-                    running.set()
+    def run() -> object:
+        with shared.client() as other:
+            return other.run(
+                code, env="python", session="d", on_output=lambda _stream, _text: running.set()
+            )
 
-        thread = threading.Thread(target=run)
-        thread.start()
-        assert running.wait(120)
-        assert not answer
-        fds = [os.pidfd_open(p) for p in descendants(row.pid) | {row.pid}]
-        os.kill(pid, signal.SIGKILL)
-        if victim == "outer":  # the jail lives on without it; ending the session still ends it
-            client.kill(["d"])
-        thread.join()
-        wait_gone(fds)
-        assert isinstance(answer[0], SessionEndedError), answer
-        result = client.run("print('x' in dir())", env="python", session="d")
-        assert result.stdout == "False\n"
-        assert result.session.replaced is not None
-        client.kill_all()
+    call = Task(run)
+    assert running.wait(120)
+    fds = [os.pidfd_open(p) for p in descendants(row.pid) | {row.pid}]
+    os.kill(pid, signal.SIGKILL)
+    if victim == "outer":  # the jail lives on without it; ending the session still ends it
+        client.kill(["d"])
+    answer = call.outcome()
+    wait_gone(fds)
+    assert isinstance(answer, SessionEndedError), answer
+    result = client.run("print('x' in dir())", env="python", session="d")
+    assert result.stdout == "False\n"
+    assert result.session.replaced is not None
 
 
 def test_a_supervisor_that_is_killed_leaves_nothing_but_what_is_kept(short_dir: Path) -> None:
@@ -229,12 +208,11 @@ def test_a_supervisor_that_is_killed_leaves_nothing_but_what_is_kept(short_dir: 
         wait_gone(fds)
 
 
-def test_a_second_supervisor_goes_away(shared: Supervisor) -> None:
+def test_a_second_supervisor_goes_away(shared: Supervisor, client: nsm.Client) -> None:
     result = shared.run("nsm-supervisor")
     assert result.returncode == 1
     assert f"running already (pid {shared.pid})" in result.stderr
-    with shared.client() as client:
-        assert client.status().pid == shared.pid
+    assert client.status().pid == shared.pid
 
 
 FIRST_CALL = """

@@ -155,14 +155,13 @@ def test_cancelling_interrupts_code(sandbox: nsm.SharedSandbox) -> None:
     asyncio.run(main())
 
 
-def test_closing_twice_and_a_call_afterwards(shared: Supervisor) -> None:
+def test_closing_twice_and_a_call_afterwards(shared: Supervisor, client: nsm.Client) -> None:
     sandbox = nsm.SharedSandbox(socket_path=shared.socket).open()
     sandbox.close()
     sandbox.close()
     with pytest.raises(nsm.NsmError, match="closed"):
         sandbox.execute(["true"])
-    with shared.client() as client:
-        assert client.sessions() == []
+    assert client.sessions() == []
 
 
 def test_the_first_call_opens_a_sandbox(shared: Supervisor) -> None:

@@ -40,10 +40,3 @@ def test_the_main_job(shared: Supervisor) -> None:
     assert lines[0] == "ok initialize: nsm"
     assert len(lines) == 16
     assert all(line.startswith("ok ") for line in lines)
-
-
-@pytest.mark.slow
-def test_a_promise_that_does_not_hold_is_seen(shared: Supervisor) -> None:
-    done = run(shared, "--python", "bash")
-    assert done.returncode == 1
-    assert done.stdout.splitlines()[-1].startswith("FAILED python runs: ")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from e2e_support import END_TIMEOUT_S, Supervisor, program, supervisor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable, Generator, Sequence
     from contextlib import ExitStack
 
 
@@ -22,10 +22,17 @@ class Mcp:
         progress: what was reported: the token, and seconds.
     """
 
-    def __init__(self, it: Supervisor, stack: ExitStack) -> None:
+    def __init__(
+        self,
+        it: Supervisor,
+        stack: ExitStack,
+        *,
+        name: str = "c",
+        command: Sequence[str] = (program("nsm-mcp"),),
+    ) -> None:
         self.process = stack.enter_context(
             subprocess.Popen(
-                [program("nsm-mcp")],
+                command,
                 env={**it.variables, "NSM_SCOPE": "mcp", "NSM_AUTOSTART": "0"},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -33,7 +40,7 @@ class Mcp:
         )
         self.progress: list[tuple[int, float]] = []
         self.answers: list[dict[str, Any]] = []
-        info = {"name": "c", "version": "1"}
+        info = {"name": name, "version": "1"}
         version = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": info}
         self.send("initialize", version, 0)
         self.answer()
@@ -47,8 +54,8 @@ class Mcp:
         self.process.stdin.write(json.dumps(message).encode() + b"\n")
         self.process.stdin.flush()
 
-    def run(self, code: str, known: int, session: str = "s") -> None:
-        self.call("run", {"env": "python", "session": session, "code": code}, known)
+    def run(self, code: str, known: int, session: str = "s", env: str = "python") -> None:
+        self.call("run", {"env": env, "session": session, "code": code}, known)
 
     def call(self, tool: str, arguments: dict[str, Any], known: int) -> None:
         meta = {"progressToken": known}
