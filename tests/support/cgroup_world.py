@@ -10,16 +10,16 @@ import trio
 
 from nsmd.environments.catalog import Catalog
 from nsmd.jail.templates import open_templates
-from nsmd.manager.run_service import RunService
-from nsmd.manager.session_manager import SessionManager
 from nsmd.model.settings import Defaults, PoolSettings, Settings
 from nsmd.model.values import ClientIdentity, RunOutcome, RunRequest, SessionLimits
 from realjail import environments, new_launcher
+from run_service_bench import open_run_service
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from nsmd.jail.limits import Confinement, LimitEnforcer
+    from nsmd.manager.run_service import RunService
     from nsmd.sessions.session import Session
 
 MEMORY_MB = 64
@@ -75,17 +75,10 @@ async def open_world(
         open_templates(new_launcher(limits_for(enforcer)), enabled=forked) as launcher,
     ):
         tasks.start_soon(enforcer.watchdog.run)
-        async with trio.open_nursery() as sessions:
-            async with trio.open_nursery() as upkeep:
-                session_manager = SessionManager(
-                    settings, launcher, sessions=sessions, upkeep=upkeep, enforcer=enforcer
-                )
-                run_service = RunService(
-                    settings, Catalog(found), session_manager, home="/nonexistent"
-                )
-                yield World(run_service, enforcer)
-                upkeep.cancel_scope.cancel()
-            session_manager.close()
+        async with open_run_service(
+            settings, Catalog(found), launcher, enforcer=enforcer
+        ) as run_service:
+            yield World(run_service, enforcer)
         tasks.cancel_scope.cancel()
 
 

@@ -14,19 +14,19 @@ import trio
 from nsmd.environments.catalog import Catalog
 from nsmd.host.child_processes import START
 from nsmd.jail.templates import open_templates
-from nsmd.manager.run_service import RunService
-from nsmd.manager.session_manager import SessionManager
 from nsmd.model.host_rules import Address
 from nsmd.model.settings import PoolSettings, Settings
 from nsmd.model.values import ClientIdentity, Environment, NetworkRule, RunOutcome, RunRequest
 from nsmd.network.network import SessionNetwork
 from nsmd.network.session_proxy import Gateway
 from realjail import environments, new_launcher
+from run_service_bench import open_run_service
 
 if TYPE_CHECKING:
     import pytest
 
     from nsmd.jail import Launcher
+    from nsmd.manager.run_service import RunService
 
 CLIENT = ClientIdentity(name="test", scope="test")
 
@@ -157,20 +157,11 @@ async def open_netbench(
         for name, rule in rules.items()
     ]
     names = names or Names()
+    settings = Settings(pool=PoolSettings(min_spares=0, max_spares=0))
     async with (
         open_templates(new_launcher(), enabled=forked) as made,
-        trio.open_nursery() as sessions,
+        open_run_service(
+            settings, Catalog(wanted), launcher or made, gateway=Gateway(names)
+        ) as run_service,
     ):
-        async with trio.open_nursery() as upkeep:
-            settings = Settings(pool=PoolSettings(min_spares=0, max_spares=0))
-            session_manager = SessionManager(
-                settings,
-                launcher or made,
-                sessions=sessions,
-                upkeep=upkeep,
-                gateway=Gateway(names),
-            )
-            run_service = RunService(settings, Catalog(wanted), session_manager, home="/home/user")
-            yield NetBench(run_service, names)
-            upkeep.cancel_scope.cancel()
-        session_manager.close()
+        yield NetBench(run_service, names)

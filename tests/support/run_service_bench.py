@@ -1,10 +1,10 @@
-"""A registry over fake jails, and two clients."""
+"""A run service over jails of any kind, one over fake jails, and two clients."""
 
 from __future__ import annotations
 
 import dataclasses
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import trio
 
@@ -19,10 +19,36 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from fakes import Behaviour
+    from nsmd.jail import Launcher
+    from nsmd.manager.session_index import Measure
     from nsmd.restart.ended_sessions import EndedSessionFiles
 
 ALICE = ClientIdentity(name="editor", scope="alice")
 BOB = ClientIdentity(name="editor", scope="bob")
+
+
+@asynccontextmanager
+async def open_run_service(
+    settings: Settings,
+    catalog: Catalog,
+    launcher: Launcher,
+    *,
+    measure: Measure | None = None,
+    **more: Any,
+) -> AsyncGenerator[RunService]:
+    """A run service whose sessions end with the block.
+
+    Args:
+        more: arguments of the session manager.
+    """
+    async with trio.open_nursery() as sessions:
+        async with trio.open_nursery() as upkeep:
+            session_manager = SessionManager(
+                settings, launcher, sessions=sessions, upkeep=upkeep, **more
+            )
+            yield RunService(settings, catalog, session_manager, home="/home/user", measure=measure)
+            upkeep.cancel_scope.cancel()
+        session_manager.close()
 
 
 @dataclasses.dataclass
@@ -63,22 +89,11 @@ async def bench(
     behave: Behaviour = echo,
     ended_files: EndedSessionFiles | None = None,
 ) -> AsyncGenerator[Bench]:
+    settings = settings or Settings(pool=PoolSettings(min_spares=1))
+    catalog = Catalog([PYTHON, BASH, BROKEN])
     async with launching(behave) as launcher:
-        async with trio.open_nursery() as sessions:
-            async with trio.open_nursery() as upkeep:
-                settings = settings or Settings(pool=PoolSettings(min_spares=1))
-                session_manager = SessionManager(
-                    settings,
-                    launcher,
-                    sessions=sessions,
-                    upkeep=upkeep,
-                    ended_files=ended_files,
-                )
-                catalog = Catalog([PYTHON, BASH, BROKEN])
-                run_service = RunService(
-                    settings, catalog, session_manager, home="/home/user", measure=no_usage
-                )
-                yield Bench(run_service, launcher)
-                upkeep.cancel_scope.cancel()
-            session_manager.close()
+        async with open_run_service(
+            settings, catalog, launcher, measure=no_usage, ended_files=ended_files
+        ) as run_service:
+            yield Bench(run_service, launcher)
         assert all(jail.released for jail in launcher.jails)

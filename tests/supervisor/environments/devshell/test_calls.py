@@ -17,10 +17,10 @@ from nsmd.environments import on_demand
 from nsmd.environments.catalog import Catalog
 from nsmd.environments.on_demand import EnvironmentPendingError, patiently
 from nsmd.manager.run_service import RunService
-from nsmd.manager.session_manager import SessionManager
 from nsmd.model.limits import check_inherited
 from nsmd.model.settings import PoolSettings, Settings
 from nsmd.model.values import ClientIdentity, RunOutcome, RunRequest
+from run_service_bench import open_run_service
 
 
 async def able(agent: FakeAgent, jail: FakeJail) -> None:
@@ -39,16 +39,14 @@ async def able(agent: FakeAgent, jail: FakeJail) -> None:
 async def registry_of(
     world: World, *inherit: str, settings: Settings | None = None, launcher: FakeLauncher
 ) -> AsyncGenerator[RunService]:
-    async with world.shells(*inherit) as shells, trio.open_nursery() as sessions:
-        async with trio.open_nursery() as upkeep:
-            settings = settings or Settings(pool=PoolSettings(max_spares=0))
-            session_manager = SessionManager(settings, launcher, sessions=sessions, upkeep=upkeep)
-            catalog = Catalog([PYTHON, BASH], shells)
-            yield RunService(
-                settings, catalog, session_manager, home="/home/user", measure=no_usage
-            )
-            upkeep.cancel_scope.cancel()
-        session_manager.close()
+    settings = settings or Settings(pool=PoolSettings(max_spares=0))
+    async with (
+        world.shells(*inherit) as shells,
+        open_run_service(
+            settings, Catalog([PYTHON, BASH], shells), launcher, measure=no_usage
+        ) as run_service,
+    ):
+        yield run_service
 
 
 @pytest.fixture

@@ -15,17 +15,18 @@ import pytest
 import trio
 
 from fake_fdstore import Held
+from many_forkers import eager_template
 from nsm.jail.proxyvariables import WITHOUT_NETWORK
 from nsm.wire.errors import BadProjectError, StartFailedError
 from nsmd.fdstore import records
 from nsmd.fdstore.records import KeptEntries
-from nsmd.host.processes import pid_of
+from nsmd.host.processes import children_of, pid_of
 from nsmd.host.source_watcher import open_source_watcher
 from nsmd.jail import BwrapLauncher, Jail, starting
 from nsmd.jail.arguments import TEMPLATE_PATH, JailContent, TemplateSpec
 from nsmd.jail.launcher import JailPlan
 from nsmd.jail.process import discard
-from nsmd.jail.program_code import ProgramCode, source_of
+from nsmd.jail.program_code import ProgramCode
 from nsmd.jail.templates import TemplateLauncher, launcher, open_templates, template
 from nsmd.jail.templates.spec import request_for, template_of, why_unforkable
 from nsmd.jail.templates.template import PREFIX, TemplateError, kept_template
@@ -38,6 +39,7 @@ from nsmd.model.values import (
     ReadOnlyBind,
     SessionLimits,
 )
+from processes import Watched, tree
 from realjail import (
     ANSWER_TIMEOUT_S,
     environments,
@@ -63,22 +65,6 @@ async def open_launcher(cold: BwrapLauncher | None = None) -> AsyncGenerator[Tem
     async with open_templates(cold or new_launcher()) as made:
         assert isinstance(made, TemplateLauncher)
         yield made
-
-
-async def wait_dead(pid: int) -> None:
-    """Wait until a process of the host is gone."""
-    with suppress(ProcessLookupError):
-        pidfd = os.pidfd_open(pid)
-        try:
-            with trio.fail_after(ENDING_S):
-                await trio.lowlevel.wait_readable(pidfd)
-        finally:
-            os.close(pidfd)
-
-
-def children_of(pid: int) -> list[int]:
-    """Process ids of a process's children."""
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 async def test_all_interpreters_are_forks_of_as_few_templates_as_can_be(
@@ -209,12 +195,8 @@ async def test_a_session_s_end_takes_all_that_it_started(python: Environment) ->
         assert (await bystander.run("print(1)")).stdout == "1\n"
         # All of the jail's processes: bwrap's, the template, and the bystander's two. The ended
         # session's PID 1 may still be there for the template to reap.
-        below = [made.pid]
-        for pid in below:
-            for children in Path(f"/proc/{pid}/task").glob("*/children"):
-                below += [int(child) for child in children.read_text().split()]
         stats: list[str] = []
-        for pid in below:
+        for pid in tree(made.pid):
             with suppress(OSError):
                 stats.append(Path(f"/proc/{pid}/stat").read_text())
         assert sum(stat.rpartition(")")[2].split()[0] != "Z" for stat in stats) == 4
@@ -273,14 +255,7 @@ class ManyForkers(ProgramCode):
 
     async def for_python(self, path: str, binds: Sequence[ReadOnlyBind] = ()) -> bytes:
         del path, binds
-        text = source_of("sandbox_template")
-        for old, new in (
-            (b"CORES_PER_FORKER = 4", b"CORES_PER_FORKER = .25"),
-            (b"BEHIND = 8", b"BEHIND = 1"),
-        ):
-            assert text.count(old) == 1
-            text = text.replace(old, new)
-        return text
+        return eager_template()
 
 
 class BigMachineLauncher(BwrapLauncher):
@@ -311,7 +286,7 @@ async def test_forkers_share_the_work_and_end_with_the_first(python: Environment
         shared = os.readlink(f"/proc/{first}/ns/pid")  # sessions have one of their own
 
         def find_forkers() -> list[int]:
-            children = children_of(first)
+            children = sorted(children_of(first))
             return [pid for pid in children if os.readlink(f"/proc/{pid}/ns/pid") == shared]
 
         # Who gets a processor decides whether requests wait, and who takes them.
@@ -323,9 +298,9 @@ async def test_forkers_share_the_work_and_end_with_the_first(python: Environment
         # A dead forker costs nobody a session.
         os.kill(forkers[0], signal.SIGKILL)
         await start_many()
-        made.close()
-        for pid in forkers:
-            await wait_dead(pid)
+        with Watched(forkers[1:]) as watched:
+            made.close()
+            await watched.all_ended()
         for jail in jails:
             async with talking_to(jail, "python") as session:
                 assert (await session.run("print(1)")).stdout == "1\n"
@@ -382,11 +357,13 @@ async def test_a_template_that_nobody_uses_goes(
     async with open_launcher() as forking:
         async with open_session(python, launcher=forking) as session:
             [made] = started
+            watched = Watched([made.pid])
             with trio.fail_after(ENDING_S):
                 while made.is_open:
                     await trio.testing.wait_all_tasks_blocked(0.01)
             assert (await session.run("print(1)")).stdout == "1\n"
-        await wait_dead(made.pid)
+        with watched:
+            await watched.all_ended()
 
 
 @pytest.mark.parametrize("forked", [True, False], ids=["forked", "cold"])

@@ -21,6 +21,7 @@ from nsmd.jail.templates import TemplateLauncher, open_templates
 from nsmd.jail.templates import template as template_module
 from nsmd.model.values import Environment, SessionLimits
 from nsmd.packages.images.image_root import shown_image
+from processes import tree
 from realjail import (
     LiveSession,
     jail_spec,
@@ -194,16 +195,8 @@ async def processes_left(launcher: TemplateLauncher, jail: int) -> int:
     counts = [0]
     while len(counts) < 4 or len(set(counts[-3:])) > 1:
         await trio.sleep(0.02)
-        counts.append(len(descendants(jail)))
+        counts.append(len(set(tree(jail))))
     return counts[-1]
-
-
-def descendants(pid: int) -> set[int]:
-    """Return all processes below one."""
-    found: set[int] = set()
-    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
-        found |= {int(child), *descendants(int(child))}
-    return found
 
 
 async def test_a_worker_is_shut_in_like_any_other(image: Environment) -> None:
@@ -329,7 +322,7 @@ def pythons(session: LiveSession) -> list[bytes]:
     """Return the programs of all processes below a session's template."""
     return [
         Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0]
-        for pid in descendants(session.jail.template_pid)
+        for pid in list(tree(session.jail.template_pid))[1:]
     ]
 
 
