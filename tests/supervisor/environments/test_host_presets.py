@@ -342,7 +342,7 @@ async def test_a_look_that_is_overtaken_changes_nothing() -> None:
     assert (host.found, host.changes) == ([GOOD], 1)
 
 
-async def test_there_may_be_no_room_for_a_thread() -> None:
+async def test_without_room_for_a_thread_the_last_environments_stay() -> None:
     host = LaterHost()
     await host.begin()
     host.error = RuntimeError("can't start new thread")  # as threading says it

@@ -158,10 +158,8 @@ async def test_a_channel_is_reached_only_if_the_user_names_its_host(world: Conda
         (("python", "no-such-thing"), "no-such-thing"),
         (("python >=99",), "python >=99"),
         (("lonely",), "has no Python"),
-        (("python", "{pip: [requests]}"), "packages of PyPI, too (requests)"),
         (("python", "--hostile"), "is not a package of conda"),
         (("python", "https://example.org/x.conda"), "is not a package of conda"),
-        (("python", "&a [*a]"), "has an anchor"),
     ],
 )
 async def test_a_conda_list_that_cannot_be_made_says_why(

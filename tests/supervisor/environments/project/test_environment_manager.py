@@ -257,7 +257,7 @@ async def test_a_project_that_moved_is_another_one(tmp_path: Path, project: Path
         assert used.environments(client(project))[0].problem is None
 
 
-async def test_two_clients_agree_at_once(tmp_path: Path, project: Path) -> None:
+async def test_agreements_made_at_once_are_all_kept(tmp_path: Path, project: Path) -> None:
     make_project_venv(project / "venv")
     async with opened(tmp_path) as used, trio.open_nursery() as nursery:
         for path, name in ((".venv", "a"), ("venv", "b"), (".venv", "c")):

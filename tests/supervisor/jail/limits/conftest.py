@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cgroup_programs import Programs
-from fake_cgroups import FakeTree
+from fake_cgroups import FakeTree, Programs
 
 if TYPE_CHECKING:
     from collections.abc import Generator

@@ -298,7 +298,7 @@ def test_the_group_of_this_process_is_found(tmp_path: Path) -> None:
         ("MOUNT", "1:name=systemd:/", "memory pids", "own group is not in the tree"),
     ],
 )
-def test_why_there_are_none(
+def test_a_host_without_control_groups_says_why(
     tmp_path: Path, mounts: str, group: str, controllers: str, why: str
 ) -> None:
     mounts = mounts and mounted(tmp_path, "/" if "other" not in group else "/docker/1")

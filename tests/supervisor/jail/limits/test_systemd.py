@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 import trio.testing
 
-from cgroup_programs import Programs
-from fake_cgroups import FakeTree
+from fake_cgroups import FakeTree, Programs
 from fake_fdstore import Held
 from fakes import FakeJail, spec
 from nsmd.jail.limits import enforcer as enforcers

@@ -682,7 +682,7 @@ def test_no_template_runs_an_interpreter_of_the_project() -> None:
     assert program not in repr(template_of(spec(own, project())))
 
 
-def test_what_each_session_has_for_itself_is_not_in_a_template() -> None:
+def test_a_template_has_no_directory_that_each_session_has_for_itself() -> None:
     for path in ("/tmp/py", "/workspace/py", "/dev/shm/py"):
         shown = replace(PYTHON, binds=(ReadOnlyBind(source="/usr", target=path),))
         assert f"{path} is shown below" in str(why_unforkable(spec(shown)))
