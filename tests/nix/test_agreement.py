@@ -12,6 +12,7 @@ import pytest
 
 import standin
 from nix.evaluation import evaluate
+from nsmbox.host import program_links
 from nsmd.environments.catalog import ALIASES
 from nsmd.jail.arguments import SYNTHETIC_FILES
 from nsmd.model.names import ENVIRONMENT_NAME
@@ -81,6 +82,11 @@ def test_keys_of_environments_are_the_same(place: standin.Place) -> None:
 def test_root_s_jails_are_the_same_user_s(place: standin.Place) -> None:
     wrapper = (place.source / "nix/backends/wrapper.bash").read_text()
     assert f"--userspec={DEFAULT_JAIL_UID}:{DEFAULT_JAIL_UID} " in wrapper
+
+
+def test_programs_that_no_box_has_are_the_same(place: standin.Place) -> None:
+    tools = f"import {place.source}/nix/boxTools.nix {{ pkgs = {{ }}; comma = null; }}"
+    assert evaluate(place, f"({tools}).forbidden") == list(program_links.KEYS)
 
 
 def test_the_example_can_be_looked_at_in_the_flake(place: standin.Place) -> None:

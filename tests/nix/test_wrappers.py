@@ -1,4 +1,4 @@
-"""The programs of an artifact: what is in their jails, and what the caller can ask of them."""
+"""Programs of artifacts: what is in their jails, and what callers and supervisors ask of them."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ import platform
 import re
 import socket
 import subprocess
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import standin
+from agent_process import AgentProcess, Interpreter, json_of
 from nsm.jail.seccomp import filter_program
 from nsmd.jail.arguments import SYNTHETIC_FILES
 from nsmd.jail.starting import memory_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    import standin
 
 pytestmark = pytest.mark.jail
 
@@ -149,25 +149,24 @@ def test_variables_are_ours(bash: Path) -> None:
     assert [folder.startswith(store) for folder in path] == [True, True, True, False]
 
 
-def test_host_directories_are_not_shown(seen: dict[str, Any], python: Path) -> None:
+def test_a_jail_has_the_files_of_all_jails_and_none_of_the_host(
+    seen: dict[str, Any], python: Path
+) -> None:
     store = python.resolve().parts[1]
-    expected = {"bin", "dev", "etc", "proc", "tmp", "workspace", store}
-    assert set(seen["root"]) == expected
-
-
-def test_etc_is_that_of_all_jails(seen: dict[str, Any]) -> None:
+    assert set(seen["root"]) == {"bin", "dev", "etc", "proc", "tmp", "workspace", store}
     assert seen["etc"] == {os.path.basename(path): text for path, text in SYNTHETIC_FILES}
+    assert set(seen["write"]) == {"Read-only file system"}
 
 
-def test_code_has_no_privileges(seen: dict[str, Any]) -> None:
+def test_code_has_no_privileges_and_no_network(seen: dict[str, Any]) -> None:
     assert seen["capabilities"] is True
     assert seen["no_new_privs"] == "1"
+    assert seen["filter"] == ["2"], "PID 1 included"
     assert seen["user"] == [1000, 1000]
     assert seen["kernel"] == ["Permission denied"]
-
-
-def test_everything_is_filtered_pid_1_included(seen: dict[str, Any]) -> None:
-    assert seen["filter"] == ["2"]
+    refused, unknown = seen["network"]
+    assert refused == "Network is unreachable"
+    assert unknown is not None
 
 
 def test_the_filter_is_that_of_all_jails(bash: Path) -> None:
@@ -190,34 +189,22 @@ def test_keys_of_the_host_are_covered(bash: Path) -> None:
     assert answer(run(bash, "cat /proc/keys 2>/dev/null || :")) == ""
 
 
-def test_code_has_no_network(seen: dict[str, Any]) -> None:
-    refused, unknown = seen["network"]
-    assert refused == "Network is unreachable"
-    assert unknown is not None
-
-
-def test_only_three_places_are_writable(seen: dict[str, Any]) -> None:
-    assert set(seen["write"]) == {"Read-only file system"}
-
-
 def test_the_closure_alone_is_shown(place: standin.Place, python: Path) -> None:
-    """Not a path of the store more than the artifact needs."""
-    listed = answer(run(python, f"import os; print('\\n'.join(os.listdir({str(place.store)!r})))"))
-    closure = subprocess.run(
-        ["nix-store", "--query", "--requisites", str(python.resolve())],
-        env=place.environment,
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-        timeout=RUN_TIMEOUT_S,
-    ).stdout
-    known = {os.path.basename(path) for path in closure.split()}
-    shown = set(listed.split())
-    names = {name.split("-", 1)[1] for name in shown}
-    assert shown <= known
-    # What makes the jail, and what makes the other programs, is not in it.
-    assert not names & {"run", "session-run", "template-run", "nsm-filter", "nsm-agent-python"}
-    assert not any(name.startswith(("bubblewrap", "jq", "git", "node")) for name in names), names
+    """Not a path of the store more than the artifact needs, in one execution and in a session."""
+    code = f"import os; print('\\n'.join(os.listdir({str(place.store)!r})))"
+    needed = standin.nix_tool(place, "nix-store", "--query", "--requisites", str(python.resolve()))
+    with closing(session(python)) as agent:
+        in_session = agent.python(code).stdout.split()
+    makes_it = {"session-run", "template-run", "nsm-filter"}
+    for listed, others in (
+        (answer(run(python, code)).split(), {"run", "nsm-agent-python"}),
+        (in_session, {"run"}),
+    ):
+        names = {name.split("-", 1)[1] for name in listed}
+        assert set(listed) <= {os.path.basename(path) for path in needed.split()}
+        # What makes the jail, and what makes the other programs, is not in it.
+        assert not names & (makes_it | others)
+        assert not any(name.startswith(("bubblewrap", "jq", "git", "node")) for name in names)
 
 
 def test_sizes(bash: Path) -> None:
@@ -415,6 +402,109 @@ def test_processes_left_behind_end_with_the_jail(bash: Path) -> None:
     assert (done.returncode, done.stdout) == (0, "done\n")
 
 
+def test_nothing_is_kept_between_executions(bash: Path) -> None:
+    assert run(bash, "echo kept >/workspace/file; echo kept >/tmp/file").returncode == 0
+    assert answer(run(bash, "ls -A /workspace /tmp")) == "/tmp:\n\n/workspace:\n"
+
+
+@pytest.mark.slow
+def test_bash_has_the_presets_tools(bash: Path) -> None:
+    tools = "bash cat sed grep awk find xargs jq tree diff file bc"
+    assert answer(run(bash, f"type -t {tools} >/dev/null && echo all")) == "all\n"
+    told = answer(run(bash, "file --brief --mime-type /etc/passwd; echo '6*7' | bc"))
+    assert told == "text/plain\n42\n"
+
+
+# ---------------------------------------------------------------------------------------- sessions
+
+
+def session(artifact: Path, *arguments: str) -> AgentProcess:
+    """An agent in a jail of its own."""
+    return AgentProcess(
+        [str(artifact / "bin/session-run")], workspace=Path("/workspace"), arguments=arguments
+    )
+
+
+def program(artifact: Path) -> str:
+    """The interpreter that metadata.json names."""
+    text: str = json.loads((artifact / "metadata.json").read_text())["program"]
+    return text
+
+
+@pytest.mark.parametrize("older", [False, True], ids=["by this supervisor", "without arguments"])
+@pytest.mark.parametrize(
+    ("interpreter", "code"),
+    [
+        ("bash", "x=42; echo $x"),
+        ("python", "import yaml; print(yaml.safe_load('42'))"),
+        pytest.param("node", "console.log(6 * 7)", marks=pytest.mark.slow),
+    ],
+)
+def test_a_session_runs_code(
+    built: Callable[[str], Path], interpreter: Interpreter, code: str, *, older: bool
+) -> None:
+    arguments: tuple[str, ...] = ()
+    if not older:
+        limits = '{"processes": 64, "descriptors": 256}'
+        arguments = ("--prestart", interpreter, "--workspace", "/workspace", "--limits", limits)
+    with closing(session(built(f"presets.{interpreter}"), *arguments)) as agent:
+        assert agent.ready["pid"] == 1
+        assert agent.run(code, interpreter).stdout == "42\n"
+        if not older:
+            assert agent.bash("ulimit -n; pwd").stdout == "256\n/workspace\n"
+        agent.send(type="shutdown")
+        assert agent.wait() == 0
+
+
+def test_a_session_ends_with_its_channel(bash: Path) -> None:
+    with closing(session(bash)) as agent:
+        agent.bash("sleep 1000 & disown")
+        agent.socket.close()
+        assert agent.wait() == 0
+
+
+def test_python_runs_on_the_environment_s_own(python: Path) -> None:
+    """A session can therefore import its packages; it is a fork of the agent, not another
+    Python."""
+    with closing(session(python)) as agent:
+        executable, prefix, parent, package = json_of(
+            agent.python(
+                "import json, os, sys, yaml\n"
+                "print(json.dumps([sys.executable, sys.prefix, os.getppid(), yaml.__file__]))"
+            )
+        )
+    assert executable == program(python)
+    assert executable.startswith(prefix)
+    assert package.startswith(prefix)
+    assert parent == 1
+
+
+def test_an_environment_without_python_has_a_bundled_one(bash: Path) -> None:
+    with closing(session(bash)) as agent:
+        bundled = agent.python("import sys; print(sys.executable)").stdout.strip()
+        assert agent.bash("type -P python3 || echo none").stdout.strip() == "none"
+    assert os.path.basename(bundled) == "python3"
+    assert "-nsm-env-" not in bundled
+    assert "-nsm-env-bash/" in program(bash)
+
+
+@pytest.mark.parametrize("name", ["run", "session-run", "template-run"])
+def test_the_stand_in_for_jail_nix_makes_the_same_command(place: standin.Place, name: str) -> None:
+    """The options of bwrap are the same, in the same order, variables apart."""
+    if (tree := os.environ.get(standin.JAIL_NIX_VARIABLE)) is None:
+        pytest.skip(f"not here: {standin.JAIL_NIX_VARIABLE} names no tree of jail.nix")
+
+    def command(jail: Path) -> tuple[str, list[str]]:
+        artifact = standin.build(place, "test-sandbox", None, jail=jail)
+        text = (artifact / "bin" / name).read_text()
+        (line,) = re.findall("^exec .*/bwrap .*$", text, re.MULTILINE)
+        line = re.sub(r"/[0-9a-z]{32}-", "/", line)
+        line = re.sub(r'--args "\$\w+"', "--args CLOSURE", line)
+        return re.sub(r"--setenv \S+ \S+ ", "", line), sorted(re.findall(r"--setenv \S+ \S+", line))
+
+    assert command(place.stand_in_jail) == command(Path(tree))
+
+
 # --------------------------------------------------------------------------------------- as root
 
 
@@ -437,3 +527,20 @@ def test_root_s_jail_is_not_root_s(bash: Path) -> None:
         finally:
             starter.kill()
             starter.wait()
+
+
+@pytest.mark.root
+def test_an_ordinary_user_starts_wrappers(python: Path) -> None:
+    done = subprocess.run(
+        [str(python / "bin/run")],
+        input="import sys; print(sys.executable)",
+        env={},
+        user=65534,
+        group=65534,
+        extra_groups=[],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=RUN_TIMEOUT_S,
+    )
+    assert answer(done) == f"{program(python)}\n"
