@@ -65,32 +65,6 @@ def test_arguments_are_claudes_but_for_three(shared_world: World) -> None:
         assert done.returncode == 0
 
 
-@pytest.mark.slow
-def test_claude_is_found_before_the_environment_is_cleared(world: World) -> None:
-    place = f"{HOME}/work tools/node_modules/@anthropic-ai/claude-code/cli.js"
-    world.write(place, "#!/usr/bin/env sh\necho the other claude: $1\n", 0o755)
-    world.link(f"{HOME}/my bin/claude", place)
-    path = f"{HOME}/my bin:{world.variables['PATH']}"
-    done = world.run("claudebox", "--yes", variables={"PATH": path})
-    assert done.stdout == "the other claude: --dangerously-skip-permissions\n", done.stderr
-    native = f"{HOME}/.local/share/claude/versions/2.1.0"
-    world.write(native, "#!/bin/sh\necho native\n", 0o755)
-    world.link(f"{HOME}/.local/bin/claude", native)
-    path = f"{HOME}/.local/bin:/usr/bin:/bin"
-    assert world.run("claudebox", "--yes", variables={"PATH": path}).stdout == "native\n"
-
-
-@pytest.mark.slow
-def test_without_claude_that_is_said(shared_world: World) -> None:
-    bare = shared_world.make_directory(f"{HOME}/bare")
-    (bare / "claudebox").symlink_to(shared_world.host(f"{HOME}/.local/bin/claudebox").readlink())
-    done = shared_world.run("claudebox", "--yes", variables={"PATH": f"{HOME}/bare:/usr/bin:/bin"})
-    assert done.returncode == 127
-    assert "claude" in done.stderr
-    assert "npm install" in done.stderr
-    assert done.stdout == ""
-
-
 def test_root_is_refused_with_the_fix(shared_world: World) -> None:
     done = shared_world.run(
         "unshare", "--user", "--map-root-user", "claudebox", "--yes", "run", "id"
@@ -116,15 +90,6 @@ def test_working_directories_of_any_name(world: World) -> None:
     done = world.run("claudebox", "--yes", "run", "sh", "-c", "pwd; echo x >made", directory=odd)
     assert (done.stdout, done.returncode) == (f"{odd}\n", 0), done.stderr
     assert (world.host(odd) / "made").read_text() == "x\n"
-
-
-@pytest.mark.slow
-def test_a_deleted_working_directory_is_refused(shared_world: World) -> None:
-    shared_world.make_directory(f"{HOME}/gone")
-    script = 'rmdir "$HOME/gone" && exec claudebox --yes run true'
-    done = shared_world.run("sh", "-c", script, directory=f"{HOME}/gone")
-    assert done.returncode == 1
-    assert "director" in done.stderr
 
 
 def test_secrets_below_the_working_directory_are_masked(world: World) -> None:
@@ -229,16 +194,6 @@ def test_a_rebase_works_and_one_that_is_left_with_commands_is_told_of(world: Wor
     assert "a rebase is under way here" in again.stderr
     assert again.returncode == 0, again.stderr
     assert said not in again.stderr, "it was there before"
-
-
-@pytest.mark.slow
-def test_git_has_placeholders_where_nobody_is_named(world: World) -> None:
-    world.host(f"{HOME}/.gitconfig").unlink()
-    done = world.box("sh", "-c", "git config user.name && git config user.email")
-    assert done.returncode == 0, done.stderr
-    assert len(done.stdout.splitlines()) == 2
-    world.write(f"{HOME}/.gitconfig", "[user\nname = broken")
-    assert world.box("git", "config", "user.name").returncode == 0
 
 
 @pytest.mark.parametrize(("script", "code"), [("exit 41", 41), ("kill -9 $$", 137)])

@@ -24,6 +24,7 @@ from box.world import (
     have_git,
     open_world,
 )
+from processes import ending
 from realjail import needs_bwrap
 from rungates import COVERAGE_VARIABLE
 
@@ -229,3 +230,46 @@ def test_a_working_directory_outside_of_home_is_all_there_is_of_it(world: World)
     assert told["texts"] == {"file": "text\n", "../secret": None}
     assert told["kinds"][f"{HOME}/.claude"] == told["kinds"][PROJECT] == "ENOENT"
     assert world.host(f"{AWAY}/written-in-the-box").exists()
+
+
+STORE = Path("/nix/store")
+
+
+def test_safe_shows_of_home_what_is_listed(world: World) -> None:
+    world.write(f"{HOME}/.config/tool/settings", "of the tool\n")
+    world.write(f"{HOME}/notes", "notes\n")
+    world.write(f"{HOME}/.config/nsm/config.toml", '[box]\nshow = ["~/.config/tool", "~/notes"]\n')
+    listed = [f"{HOME}/.config/tool/settings", f"{HOME}/notes"]
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        told = look(
+            world,
+            *("nsm", "box", "--yes", "--profile", "safe", "--", "env"),
+            texts=listed,
+            kinds=[f"{HOME}/{path}" for path in SECRETS],
+            writes=[f"{HOME}/.config/tool", PROJECT],
+            ports=[server.getsockname()[1]],
+        )
+    assert told["texts"] == dict(zip(listed, ["of the tool\n", "notes\n"], strict=True))
+    assert set(told["kinds"].values()) == {"ENOENT"}
+    assert told["writes"] == {f"{HOME}/.config/tool": "EROFS", PROJECT: "written"}
+    assert told["ports"] == ["connected"]
+    world.write(f"{HOME}/.config/nsm/config.toml", '[box]\nshow = ["~/.ssh"]\n')
+    done = world.run(
+        "nsm", "box", "--yes", "--profile", "safe", "--", "cat", f"{HOME}/.ssh/id_ed25519"
+    )
+    assert SECRET not in done.stdout
+
+
+@pytest.mark.skipif(not STORE.is_dir(), reason="not here: there is no /nix/store")
+def test_the_store_is_shown_read_only_and_live(world: World) -> None:
+    store = world.directory / "store"
+    (store / "one").mkdir(parents=True)
+    world.show(store, "/nix/store")
+    shown = (
+        "touch /nix/store/x 2>/dev/null || echo read-only; ls /nix/store; read line; ls /nix/store"
+    )
+    with ending(world.popen("nsm", "box", "--yes", "--", "sh", "-c", shown, stderr=None)) as box:
+        assert box.stdout is not None
+        assert [box.stdout.readline(), box.stdout.readline()] == [b"read-only\n", b"one\n"]
+        (store / "two").mkdir()
+        assert box.communicate(b"\n")[0] == b"one\ntwo\n"

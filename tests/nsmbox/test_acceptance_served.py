@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from box.attack import IN_BOX
+from box.bridge import asked
 from box.world import HOME, World, open_world
 from processes import ending
 from realjail import needs_bwrap
@@ -35,27 +35,6 @@ nsm shutdown; echo "shutdown: $?"
 nsm run -e python -s theirs 'print(secret)'; echo "theirs: $?"
 """
 
-ATTACHES = """\
-import json, subprocess
-def line(number, method, **params):
-    return json.dumps({"jsonrpc": "2.0", "id": number, "method": method, "params": params}) + "\\n"
-client = {"protocolVersion": "2025-06-18", "capabilities": {},
-          "clientInfo": {"name": "test", "version": "1"}}
-calls = [
-    line(1, "initialize", **client),
-    '{"jsonrpc": "2.0", "method": "notifications/initialized"}\\n',
-    line(2, "tools/call", name="run", arguments={"env": "python", "code": "print(6 * 7)"}),
-]
-with subprocess.Popen(["nsm-mcp"], stdin=-1, stdout=-1, text=True) as shim:
-    shim.stdin.write("".join(calls))
-    shim.stdin.flush()
-    for answer in shim.stdout:
-        print(answer, end="")
-        if json.loads(answer).get("id") == 2:
-            break
-    shim.stdin.close()
-"""
-
 FETCHES = """\
 import sys, urllib.error, urllib.request, os
 for url in sys.argv[1:]:
@@ -65,16 +44,6 @@ for url in sys.argv[1:]:
         print(error.code, error.reason)
     except OSError as error:
         print("failed:", error)
-"""
-
-LISTENS = """\
-import socket, sys
-with socket.socket(socket.AF_UNIX) as link:
-    link.connect(sys.argv[1])
-    print("connected", flush=True)
-    while link.recv(4096):
-        pass
-    print("closed")
 """
 
 FETCHES_AS_TOLD = """\
@@ -203,29 +172,13 @@ def test_the_agent_is_told_of_nsm_and_attaches(served: tuple[World, Supervisor])
     world, _ = served
     own: dict[str, Any] = {"mcpServers": {"mine": {"command": "x", "args": []}}, "theme": "dark"}
     world.write(f"{HOME}/.claudebox/.claude.json", json.dumps(own))
-    done = world.run("claudebox", "--yes", "run", IN_BOX, "-I", "-c", ATTACHES)
-    answers: list[dict[str, Any]] = [json.loads(line) for line in done.stdout.splitlines()]
-    answer = next(each for each in answers if each.get("id") == 2)
-    assert "42" in json.dumps(answer["result"]), done.stdout + done.stderr
+    call = {"name": "run", "arguments": {"env": "python", "code": "print(6 * 7)"}}
+    (answer,) = asked(world, ("tools/call", call), start=("claudebox", "--yes", "run"))
+    assert "42" in json.dumps(answer)
     kept = json.loads(world.host(f"{HOME}/.claudebox/.claude.json").read_text())
     assert kept["theme"] == "dark"
     assert kept["mcpServers"]["mine"] == own["mcpServers"]["mine"]
     assert kept["mcpServers"]["nsm"]["command"] == "/run/nsm/bin/nsm-mcp"
-
-
-def test_the_sockets_of_a_box_are_over_with_it(served: tuple[World, Supervisor]) -> None:
-    world, _ = served
-    before = set(world.host(f"{world.runtime}/nsm").rglob("*.sock"))
-    command = ("nsm", "box", "--yes", "--", "sh", "-c", "ls -A /run/nsm/box; read x")
-    with ending(world.popen(*command)) as box:
-        assert box.stdout is not None
-        assert box.stdout.readline() == b"control.sock\n"
-        (made,) = set(world.host(f"{world.runtime}/nsm").rglob("*.sock")) - before
-        with ending(world.popen(sys.executable, "-I", "-c", LISTENS, str(made))) as other:
-            assert other.stdout is not None
-            assert other.stdout.readline() == b"connected\n"
-            box.communicate(b"\n")
-            assert other.communicate()[0] == b"closed\n"
 
 
 def test_a_list_of_hosts_is_all_that_is_reached(
@@ -256,7 +209,7 @@ def test_five_hundred_connections_at_once_are_all_served(
     assert done.stdout == "500\n", done.stderr
 
 
-def asked(box: subprocess.Popen[bytes], url: str) -> str:
+def fetched(box: subprocess.Popen[bytes], url: str) -> str:
     """Ask a box with `FETCHES_AS_TOLD` for a URL, and return its answer."""
     assert box.stdin is not None
     assert box.stdout is not None
@@ -279,34 +232,15 @@ def test_names_that_lead_to_private_addresses_are_not_reached(world: World, port
     with world.supervisor():
         with ending(world.popen("nsm", "box", "--yes", "--net", "*:*", *command)) as box:
             for name in private:
-                assert asked(box, f"http://{name}.test:{port}/x") == refused, name
-            assert asked(box, f"http://[::ffff:127.0.0.1]:{port}/x") == refused
+                assert fetched(box, f"http://{name}.test:{port}/x") == refused, name
+            assert fetched(box, f"http://[::ffff:127.0.0.1]:{port}/x") == refused
             box.communicate()
         allowed = f"loop.test:*,127.0.0.1:{port}"
         with ending(world.popen("nsm", "box", "--yes", "--net", allowed, *command)) as box:
-            assert asked(box, f"http://loop.test:{port}/x") == "here is /x"
+            assert fetched(box, f"http://loop.test:{port}/x") == "here is /x"
             for address in ("10.1.2.3", "127.0.0.2"):
                 names.write_text(f"{address} loop.test\n")
-                assert asked(box, f"http://loop.test:{port}/x") == refused
-            box.communicate()
-
-
-@pytest.mark.slow
-def test_a_box_has_its_network_again_from_the_next_supervisor(world: World, port: int) -> None:
-    net, url = f"host.nsm.internal:{port}", f"http://host.nsm.internal:{port}/x"
-    command = ("nsm", "box", "--yes", "--net", net, "--", "env", IN_BOX, "-I", "-c")
-    with world.supervisor() as first, ending(world.popen(*command, FETCHES_AS_TOLD)) as box:
-        assert asked(box, url) == "here is /x"
-        first.process.kill()
-        first.process.wait()
-        assert box.stdin is not None
-        box.stdin.write(f"{url}\n".encode())  # waits for whoever serves it next
-        box.stdin.flush()
-        with world.supervisor():
-            assert box.stdout is not None
-            assert box.stdout.readline() == b"here is /x\n"
-            assert asked(box, "http://other.test/").startswith("HTTP Error 403")
-            assert net in world.run("nsm", "box", "--list").stdout
+                assert fetched(box, f"http://loop.test:{port}/x") == refused
             box.communicate()
 
 

@@ -16,7 +16,6 @@ from nsmbox.host.added_directories import (
     RequestedDirectory,
     in_arguments,
     in_settings,
-    is_writable,
     look,
     parse,
 )
@@ -142,12 +141,6 @@ def test_directories_within_others_are_left_out(
 ) -> None:
     expected = [(os.path.normpath(f"home/work/{name}"), writable) for name, writable in left]
     assert host.look(*texts)[0] == expected
-
-
-def test_the_nearest_directory_decides() -> None:
-    places = {"/a": True, "/a/b": False, "/a/b/c": True}
-    for path, writable in (("/a/x", True), ("/a/b/x/y", False), ("/a/b/c", True), ("/b", None)):
-        assert is_writable(places, path) is writable
 
 
 def test_the_agents_own_directory_is_not_added(host: Host) -> None:

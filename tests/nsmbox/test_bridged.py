@@ -5,13 +5,18 @@ from __future__ import annotations
 import json
 import os
 import signal
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from box import plans
 from box.attack import IN_BOX
-from box.bridge import ON, TOOLS, describe, furnish
+from box.bridge import ON, TOOLS, asked, describe, furnish
 from box.world import HOME, OTHER_PROJECT, PROJECT, World, open_world
+from nsm.wire.host import ProgramRow, ProgramsReport
+from nsmbox.host import bridge_programs
+from nsmbox.model.plan import BoxError
 from realjail import needs_bwrap
 from terminal import Terminal
 
@@ -22,28 +27,6 @@ if TYPE_CHECKING:
     from e2e_support import Supervisor
 
 pytestmark = [pytest.mark.jail, needs_bwrap]
-
-ASKS = """\
-import json, subprocess, sys
-calls = [json.loads(line) for line in sys.argv[1:]]
-def line(number, method, **params):
-    return json.dumps({"jsonrpc": "2.0", "id": number, "method": method, "params": params}) + "\\n"
-client = {"protocolVersion": "2025-06-18", "capabilities": {},
-          "clientInfo": {"name": "test", "version": "1"}}
-with subprocess.Popen(["nsm-mcp"], stdin=-1, stdout=-1, text=True) as shim:
-    shim.stdin.write(line(0, "initialize", **client)
-        + '{"jsonrpc": "2.0", "method": "notifications/initialized"}\\n')
-    answers = {}
-    for number, (method, params) in enumerate(calls, 1):
-        shim.stdin.write(line(number, method, **params))
-        shim.stdin.flush()
-        while number not in answers:
-            answer = json.loads(shim.stdout.readline())
-            answers[answer.get("id")] = answer
-        print(json.dumps(answers[number].get("result", answers[number])))
-    shim.stdin.close()
-"""
-"""Makes MCP requests of nsm in the box, one after the other."""
 
 FORGES = """\
 import json, os, socket, struct, sys
@@ -93,14 +76,6 @@ def served(box_tools: Path) -> Generator[tuple[World, Supervisor]]:
             yield world, supervisor
 
 
-def asked(world: World, *calls: tuple[str, dict[str, Any]], bridge: str) -> list[dict[str, Any]]:
-    """Collect the MCP answers that an agent in a box receives."""
-    lines = [json.dumps(call) for call in calls]
-    done = world.box("env", IN_BOX, "-I", "-c", ASKS, *lines, options=("--bridge", bridge))
-    assert done.returncode == 0, done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines()]
-
-
 def execute(program: str, *arguments: str) -> tuple[str, dict[str, Any]]:
     given = {"program": program, "args": list(arguments)}
     return "tools/call", {"name": "execute", "arguments": given}
@@ -120,7 +95,7 @@ def test_an_agent_has_exactly_the_programs_that_its_box_was_given(
         ("tools/call", {"name": "list_programs", "arguments": {}}),
         execute("deploy", "staging"),
         execute("wipe"),
-        bridge="deploy,restart-db",
+        start=("nsm", "box", "--yes", "--bridge", "deploy,restart-db", "--", "env"),
     )
     assert {tool["name"] for tool in tools["tools"]} >= {"run", "list_programs", "help", "execute"}
     assert "deploy" in text_of(listed)
@@ -137,7 +112,12 @@ def test_an_agent_has_exactly_the_programs_that_its_box_was_given(
 
 def test_without_programs_there_is_no_bridge_in_a_box(served: tuple[World, Supervisor]) -> None:
     world, _ = served
-    tools, called = asked(world, ("tools/list", {}), execute("deploy", "x"), bridge="")
+    tools, called = asked(
+        world,
+        ("tools/list", {}),
+        execute("deploy", "x"),
+        start=("nsm", "box", "--yes", "--bridge", "", "--", "env"),
+    )
     assert [tool["name"] for tool in tools["tools"]] == ["run"]
     assert "deploy" not in json.dumps(tools)
     assert "deploying" not in json.dumps(called)
@@ -273,13 +253,17 @@ ls -A nsm/tools; echo x >nsm/tools/mine.md; mv nsm away; mv nsm/tools away; ls
     assert world.host(f"{TOOLS}/deploy.md").exists()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ("deplyo", "program 'deplyo' not found. Available: deploy, restart-db, wipe"),
         ("a,deploy,b,c", "programs 'a', 'b', 'c' not found. Available: deploy, restart-db, wipe"),
-        ("deploy,broken", "the definition of program 'broken' has a mistake: "),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (
+                ("deplyo", "program 'deplyo' not found. Available: deploy, restart-db, wipe"),
+                ("deploy,broken", "the definition of program 'broken' has a mistake: "),
+            )
+        ),
     ],
 )
 def test_missing_programs_are_named_at_launch(
@@ -382,3 +366,54 @@ def test_a_person_is_asked_again_for_a_program_more(world: World) -> None:
             assert terminal.end() == 1
             assert "Start it?" not in terminal.text
             assert "'wipee' not found" in terminal.text
+
+
+DEPLOY = ProgramRow(
+    name="deploy",
+    description="Deploys.",
+    timeout_s=300.0,
+    max_args=None,
+    allow_options=False,
+    command="/usr/local/bin/deploy",
+    cwd=None,
+    env=(),
+    source=f"{plans.HOME}/.config/nsm/tools/deploy.md",
+)
+
+
+def test_a_bridge_that_is_off_is_said() -> None:
+    with pytest.raises(BoxError, match="the bridge is off") as refused:
+        bridge_programs.check(("deploy",), ProgramsReport(False, (), ()))
+    assert "enabled = true" in refused.value.hint
+
+
+def test_programs_that_a_box_can_write_are_told(tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(f"{plans.PROJECT}/deploy.sh")
+    given = replace(plans.plan(), programs=("deploy", "make", "linked", "away"))
+    rows = [
+        DEPLOY._replace(command=f"{plans.PROJECT}/bin/deploy"),
+        DEPLOY._replace(name="make", command="/usr/bin/make", cwd=f"{plans.PROJECT}/sub"),
+        DEPLOY._replace(name="linked", command=str(link)),
+        DEPLOY._replace(name="away", command=f"{plans.PROJECT}-other/deploy", cwd=plans.HOME),
+        DEPLOY._replace(name="not-granted", command=f"{plans.PROJECT}/x"),
+    ]
+    lies = f"it lies in {plans.PROJECT}, where the box could have written it."
+    assert list(bridge_programs.notes(given, rows)) == [
+        f"deploy is not started for this box: {lies}",
+        f"make works in {plans.PROJECT}/sub: what it reads there, the box may have written.",
+        f"linked is not started for this box: {lies}",
+    ]
+
+
+def test_without_a_supervisor_they_are_not_looked_for() -> None:
+    found = bridge_programs.row(("deploy",), running=False, client="nsm box")
+    assert found.status == "warn"
+    assert "deploy: not looked for" in found.detail
+
+
+def test_a_mac_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.platform", "darwin")
+    assert bridge_programs.row(("deploy",), running=True, client="nsm box").status == "fail"
+    with pytest.raises(BoxError, match="for Linux alone"):
+        bridge_programs.look(replace(plans.plan(), programs=("deploy",)), client="nsm box")

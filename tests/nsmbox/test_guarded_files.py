@@ -61,36 +61,6 @@ def test_hooks_and_configuration_of_git_and_what_leads_elsewhere(project: Path) 
     assert found.notes == ()
 
 
-def test_files_that_editors_and_agents_run_are_read_only(project: Path) -> None:
-    for name in (".mcp.json", ".bashrc", "my.code-workspace", "other.json"):
-        (project / name).write_text("")
-    for name in (".vscode", ".claude", "src"):
-        (project / name).mkdir()
-    found = guard(project)
-    assert below(project, found.read_only) == [
-        ".bashrc",
-        ".claude",
-        *OF_GIT,
-        ".mcp.json",
-        ".vscode",
-        "my.code-workspace",
-    ]
-
-
-def test_files_that_commits_and_shells_run_are_read_only(project: Path) -> None:
-    for name in (".pre-commit-config.yaml", "lefthook.yml"):
-        (project / name).write_text("")
-    for name in (".direnv", ".husky"):
-        (project / name).mkdir()
-    assert below(project, guard(project).read_only) == [
-        ".direnv",
-        *OF_GIT,
-        ".husky",
-        ".pre-commit-config.yaml",
-        "lefthook.yml",
-    ]
-
-
 def test_pipes_in_many_configurations_are_waited_for_once(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -264,32 +234,57 @@ def test_a_repository_that_a_link_names(project: Path) -> None:
     assert "store/git/config" in below(project, guard(project).read_only)
 
 
-def test_hooks_that_lead_to_files_of_the_project(project: Path) -> None:
-    (project / "scripts").mkdir()
-    (project / "scripts" / "check").write_text("")
-    (project / HOOKS / "pre-commit").symlink_to("../../scripts/check")
-    (project / HOOKS / "post-merge").symlink_to("/usr/bin/true")
-    assert below(project, guard(project).read_only) == [*OF_GIT, "scripts/check"]
+READ_ONLY: dict[str, tuple[list[str], list[str], list[str]]] = {
+    "what editors and agents run": (
+        [
+            *(".mcp.json", ".bashrc", "my.code-workspace", "other.json"),
+            ".vscode/",
+            ".claude/",
+            "src/",
+        ],
+        [],
+        [".bashrc", ".claude", ".mcp.json", ".vscode", "my.code-workspace"],
+    ),
+    "what commits and shells run": (
+        [".pre-commit-config.yaml", "lefthook.yml", ".direnv/", ".husky/"],
+        [],
+        [".direnv", ".husky", ".pre-commit-config.yaml", "lefthook.yml"],
+    ),
+    "hooks elsewhere": (["ci/hooks/"], ["core.hooksPath=ci/hooks"], ["ci/hooks"]),
+    "hooks of all projects": ([".githooks/"], ["--global core.hooksPath=.githooks"], [".githooks"]),
+    "hooks for everything": (["src/"], ["core.hooksPath=."], []),
+    "hooks that are links": (
+        [
+            "scripts/check",
+            ".git/hooks/pre-commit -> ../../scripts/check",
+            ".git/hooks/post-merge -> /usr/bin/true",
+        ],
+        [],
+        ["scripts/check"],
+    ),
+}
+"""By what is protected: files, directories and links; git's configuration; what is read-only
+besides what always is."""
 
 
-def test_hooks_that_are_kept_elsewhere(project: Path) -> None:
-    (project / "ci" / "hooks").mkdir(parents=True)
-    git(project, "config", "core.hooksPath", "ci/hooks")
-    found = guard(project)
-    assert below(project, found.read_only) == [*OF_GIT, "ci/hooks"]
-    assert below(project, found.held) == [".git", "ci"]
-
-
-def test_hooks_that_the_user_keeps_in_every_project(project: Path) -> None:
-    (project / ".githooks").mkdir()
+@pytest.mark.parametrize("name", READ_ONLY)
+def test_files_that_the_host_runs_are_read_only(project: Path, name: str) -> None:
+    files, settings, expected = READ_ONLY[name]
+    for file in files:
+        at, _, target = file.partition(" -> ")
+        path = project / at
+        (path if at.endswith("/") else path.parent).mkdir(parents=True, exist_ok=True)
+        if target:
+            path.symlink_to(target)
+        elif not at.endswith("/"):
+            path.touch()
     (project.parent / "home").mkdir()
-    git(project, "config", "--global", "core.hooksPath", ".githooks")
-    assert below(project, guard(project).read_only) == [*OF_GIT, ".githooks"]
-
-
-def test_hooks_for_everything_leave_the_project_changeable(project: Path) -> None:
-    git(project, "config", "core.hooksPath", ".")
-    assert below(project, guard(project).read_only) == OF_GIT
+    for setting in settings:
+        git(project, "config", *setting.replace("=", " ").split())
+    found = guard(project)
+    assert sorted(below(project, found.read_only)) == sorted([*OF_GIT, *expected])
+    above = {os.path.dirname(path) for path in expected} - {""}
+    assert below(project, found.held) == [".git", *above]
 
 
 def test_configuration_that_is_included(project: Path) -> None:

@@ -1,4 +1,4 @@
-"""nsm's entry among the MCP servers of an agent in a box."""
+"""nsm in a box: its programs, and its entry among the MCP servers of an agent."""
 
 from __future__ import annotations
 
@@ -10,8 +10,50 @@ from pathlib import Path
 
 import pytest
 
-from nsmbox.host import mcp
+from box.world import World
+from nsm import __version__
+from nsmbox import profiles
+from nsmbox.host import mcp, nsm_itself
 from nsmbox.host.nsm_itself import MCP_PROGRAM
+
+
+def test_the_programs_have_the_same_place_whatever_the_host_has() -> None:
+    here = nsm_itself.NsmPaths(
+        python="/home/u/.pyenv/versions/3.12.1/bin/python3.12",
+        library=("/home/u/.pyenv/versions/3.12.1/lib/python3.12",),
+        packages=(("nsm", "/home/u/nsm/clients/nsm"), ("cbor2", "/home/u/v/cbor2")),
+    )
+    there = nsm_itself.NsmPaths(
+        python="/usr/bin/python3.11",
+        library=("/usr/lib/python3.11",),
+        packages=(("nsm", "/usr/lib/python3/dist-packages/nsm"), ("cbor2", "/opt/cbor2")),
+    )
+    assert [(m.kind, m.target, m.source) for m in nsm_itself.mounts(here)] == [
+        ("ro-bind", here.python, here.python),
+        ("ro-bind", here.library[0], here.library[0]),
+        ("ro-bind", "/run/nsm/lib/nsm", "/home/u/nsm/clients/nsm"),
+        ("ro-bind", "/run/nsm/lib/cbor2", "/home/u/v/cbor2"),
+        ("symlink", "/run/nsm/python", here.python),
+        ("ro-file", "/run/nsm/bin/nsm", ""),
+        ("ro-file", "/run/nsm/bin/nsm-mcp", ""),
+    ]
+    assert [(m.kind, m.target) for m in nsm_itself.mounts(there)] == [
+        (m.kind, m.target) for m in nsm_itself.mounts(here)[2:]
+    ]
+    assert nsm_itself.mounts(there)[-1] == nsm_itself.mounts(here)[-1]
+    assert nsm_itself.mounts(there, shown=())[0].target == "/usr/bin/python3.11"
+
+
+@pytest.mark.slow
+@pytest.mark.jail
+def test_a_box_can_be_of_a_program_of_nsms_own(shared_world: World) -> None:
+    """The caller has the same program on PATH, made for the host."""
+    for name in ("nsm", "nsm-mcp"):
+        done = shared_world.box(name, "--version")
+        assert (done.returncode, done.stdout.split()[-1:]) == (0, [__version__]), done.stderr
+    done = shared_world.box("sh", "-c", "command -v nsm-mcp; nsm --version")
+    assert done.stdout.split()[0] == nsm_itself.MCP_PROGRAM
+
 
 OURS: dict[str, object] = {"type": "stdio", "command": MCP_PROGRAM, "args": [], "env": {}}
 
@@ -30,33 +72,39 @@ def test_a_first_box_is_told_of_nsm(tmp_path: Path) -> None:
     assert os.listdir(directory) == [".claude.json"]
 
 
-def test_other_entries_of_the_file_stay(tmp_path: Path) -> None:
-    other = {"type": "http", "url": "https://mcp.example/"}
-    earlier = {"userID": "ü", "mcpServers": {"other": other}, "projects": {"/p": {"x": [1, None]}}}
+HOSTS = {"command": "/home/u/nsm/.venv/bin/nsm-mcp", "env": {"PROJECT_MODE": "copy"}}
+OTHERS = {"other": {"type": "http", "url": "https://mcp.example/"}}
+FILES: dict[str, tuple[dict[str, object], dict[str, object] | None]] = {
+    "other entries stay": (
+        {"userID": "\u00fc", "mcpServers": OTHERS, "projects": {"/p": {"x": [1, None]}}},
+        {**OTHERS, "nsm": OURS},
+    ),
+    "an entry of the host's names the program in the box": (
+        {"mcpServers": {"nsm": HOSTS}},
+        {"nsm": OURS | {"env": {"PROJECT_MODE": "copy"}}},
+    ),
+    "its own entry is left as it is": (
+        {"mcpServers": {"nsm": {**OURS, "env": {"NSM_SCOPE": "mine"}}}},
+        None,
+    ),
+}
+"""By what holds: a file, and the servers in it afterwards; None where it is not written."""
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_keeps_what_is_not_nsms(name: str, tmp_path: Path) -> None:
+    earlier, servers = FILES[name]
     file = tmp_path / ".claude.json"
     file.write_text(json.dumps(earlier))
     file.chmod(0o640)
-    assert mcp.keep_entry("claude", str(tmp_path)) == ""
-    assert settings_in(tmp_path) == earlier | {"mcpServers": {"other": other, "nsm": OURS}}
-    assert stat.S_IMODE(file.stat().st_mode) == 0o640
-    assert os.listdir(tmp_path) == [".claude.json"]
-
-
-def test_a_file_that_has_the_entry_is_not_written(tmp_path: Path) -> None:
-    mcp.keep_entry("claude", str(tmp_path))
-    file = tmp_path / ".claude.json"
-    entry = {**OURS, "env": {"NSM_SCOPE": "mine"}}
-    file.write_text(json.dumps({"mcpServers": {"nsm": entry}}))
     before = file.stat()
     assert mcp.keep_entry("claude", str(tmp_path)) == ""
-    assert (file.stat().st_ino, file.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
-
-
-def test_an_entry_of_the_hosts_is_made_to_name_the_program_in_the_box(tmp_path: Path) -> None:
-    entry = {"command": "/home/u/nsm/.venv/bin/nsm-mcp", "env": {"PROJECT_MODE": "copy"}}
-    (tmp_path / ".claude.json").write_text(json.dumps({"mcpServers": {"nsm": entry}}))
-    assert mcp.keep_entry("claude", str(tmp_path)) == ""
-    assert settings_in(tmp_path)["mcpServers"] == {"nsm": OURS | {"env": {"PROJECT_MODE": "copy"}}}
+    if servers is None:
+        assert (file.stat().st_ino, file.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+    else:
+        assert settings_in(tmp_path) == earlier | {"mcpServers": servers}
+    assert stat.S_IMODE(file.stat().st_mode) == 0o640
+    assert os.listdir(tmp_path) == [".claude.json"]
 
 
 LEFT_ALONE = [
@@ -167,3 +215,23 @@ def test_each_agent_is_told_in_one_way(tmp_path: Path) -> None:
         mcp.keep_entry(kind, str(directory))
         ways = (directory.exists(), bool(mcp.arguments(kind)), bool(mcp.told_by_variables(kind)))
         assert sum(ways) == (kind != ""), kind
+
+
+@pytest.mark.parametrize("name", profiles.names())
+def test_a_profile_holds_together(name: str) -> None:
+    it = profiles.load(name)
+    assert it.about
+    assert bool(it.program) == bool(it.install), "how to get what may be missing"
+    assert it.mcp in ("", *mcp.KINDS)
+    assert not it.arguments or it.program
+    for state in it.state:
+        # A box's own: what the host's agent keeps is never shown.
+        assert state.host.split("/")[0] != state.box.split("/")[0]
+        assert not state.host.startswith(("/", "..")), state
+    assert len({state.host for state in it.state}) == len(it.state)
+    if it.mcp in ("claude", "gemini"):  # the first directory has the file
+        assert it.state
+
+
+def test_each_agent_that_can_be_told_has_a_profile() -> None:
+    assert {profiles.load(name).mcp for name in profiles.names()} - {""} == set(mcp.KINDS)

@@ -1,9 +1,11 @@
-"""Boxes on a person's terminal, and where there is none."""
+"""Boxes on a person's terminal, who is asked before one starts; and where there is no terminal."""
 
 from __future__ import annotations
 
 import os
 import signal
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,6 +16,8 @@ from selection import one_in
 from terminal import Terminal
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from box.world import World
 
 ASKED = "[n]o:"
@@ -140,17 +144,6 @@ def test_a_shell_has_job_control(shared_world: World) -> None:
         assert at.end() == 5
 
 
-@pytest.mark.slow
-def test_output_that_goes_through_a_pipe(shared_world: World) -> None:
-    script = "for n in 0 1; do if [ -t $n ]; then echo yes; else echo no; fi; done"
-    command = ("nsm", "box", "--", "sh", "-c", script)
-    with on_terminal(shared_world, *command, shell="| cat") as terminal:
-        terminal.see("A box for shell", ASKED)
-        terminal.type("o\r")
-        assert terminal.end() == 0
-        terminal.see(ASKED, "yes\nno")
-
-
 def test_without_a_terminal_nobody_is_asked(shared_world: World) -> None:
     done = shared_world.run("claudebox", "run", "cat", stdin="through\n")
     assert (done.returncode, done.stdout) == (0, "through\n")
@@ -166,20 +159,6 @@ def test_any_kind_of_terminal(shared_world: World, kind: str) -> None:
         terminal.type("o\r")
         assert terminal.end() == 0
         assert "\\x1b[2J" in terminal.text if kind == "\x1b[2J" else kind in terminal.text
-
-
-@pytest.mark.slow
-def test_variables_that_are_named_and_not_set_are_told(shared_world: World) -> None:
-    named = {"CLAUDEBOX_EXTRA_ENV": "SET, UNSET,", "SET": "here", "OTHER": "not"}
-    done = shared_world.run("claudebox", "--yes", "run", "env", variables=named)
-    assert done.returncode == 0
-    assert "claudebox: UNSET is not set, so that the box does not have it" in done.stderr
-    lines = done.stdout.splitlines()
-    assert "SET=here" in lines
-    assert not [line for line in lines if line.startswith(("UNSET", "OTHER", "CLAUDEBOX_"))]
-    wrong = shared_world.run("claudebox", "--yes", variables={"CLAUDEBOX_EXTRA_ENV": "A=b"})
-    assert wrong.returncode == 2
-    assert "not a variable name" in wrong.stderr
 
 
 def test_a_name_of_a_directory_does_nothing_to_the_terminal(shared_world: World) -> None:
@@ -198,3 +177,121 @@ def test_a_name_of_a_directory_does_nothing_to_the_terminal(shared_world: World)
         terminal.type("n\r")
         assert terminal.end() == 1
         assert terminal.emulator.unknown == []
+
+
+SUPPORT = Path(__file__).resolve().parents[1] / "support"
+
+ASK = f"""
+import sys
+sys.path.insert(0, {str(SUPPORT)!r})
+from box.plans import HOME, plan
+from nsmbox.consent.confirm import confirm
+from nsmbox.model.plan import BoxError, Mount
+more = [Mount(kind="bind", target=at, source=at) for at in sys.argv[1:]]
+try:
+    confirm(plan(mounts=more), home=HOME)
+    print("STARTED", flush=True)
+except BoxError as error:
+    print(error.message, error.exit_code)
+except KeyboardInterrupt:
+    sys.exit(130)
+"""
+
+
+@pytest.fixture
+def ask(tmp_path: Path) -> Callable[..., Terminal]:
+    def start(*more: str, shell: str = "", **options: int) -> Terminal:
+        command = [sys.executable, "-c", ASK, *more]
+        if shell:
+            command = ["/bin/sh", "-c", f'exec "$0" "$@" {shell}', *command]
+        return Terminal(command, {"XDG_STATE_HOME": str(tmp_path), "TERM": "dumb"}, **options)
+
+    return start
+
+
+def kept(tmp_path: Path) -> bool:
+    return (tmp_path / "nsm" / "boxes.json").exists()
+
+
+def test_once_is_not_remembered(ask: Callable[..., Terminal], tmp_path: Path) -> None:
+    with ask() as terminal:
+        terminal.see("[n]o:")
+        terminal.type("O\r")
+        terminal.end()
+        assert "STARTED" in terminal.text
+    assert not kept(tmp_path)
+
+
+ANSWERS = {"enter": "\r", "ctrl-d": "\x04", "no": "no\r", "ctrl-c": "\x03"}
+
+
+@pytest.mark.parametrize("how", [*ANSWERS, "a signal", "a window that is closed"])
+def test_nothing_starts_without_a_yes(
+    ask: Callable[..., Terminal], how: str, tmp_path: Path
+) -> None:
+    with ask() as terminal:
+        terminal.see("[n]o:")
+        if how == "a window that is closed":
+            terminal.vanish()
+            assert terminal.process.wait(120) == -signal.SIGHUP
+        else:
+            terminal.type(ANSWERS[how]) if how in ANSWERS else terminal.process.terminate()
+            ends = {"ctrl-c": 130, "a signal": -signal.SIGTERM}
+            assert terminal.end() == ends.get(how, 0)
+            assert terminal.mode_after == terminal.mode_before
+            assert "STARTED" not in terminal.text
+            assert ("nothing was started. 1" in terminal.text) is (how not in ends)
+    assert not kept(tmp_path)
+
+
+def test_details_and_what_is_no_answer_are_asked_again(ask: Callable[..., Terminal]) -> None:
+    with ask() as terminal:
+        terminal.see("[n]o:")
+        terminal.type("d\r")
+        terminal.see("mounts, later ones over earlier ones:", "network:", "[n]o:")
+        terminal.type("sure\r")
+        terminal.see("Please type one of the letters", "[n]o:")
+        terminal.type("o\r")
+        terminal.end()
+        assert "STARTED" in terminal.text
+
+
+def test_something_else_for_ever_is_no(ask: Callable[..., Terminal]) -> None:
+    with ask() as terminal:
+        for count in range(1, 6):
+            terminal.wait(lambda e, count=count: e.text.count("[n]o:") == count, str(count))  # type: ignore[misc]
+            terminal.type("maybe\r")
+        terminal.end()
+        assert "nothing was started. 1" in terminal.text
+
+
+def test_keys_typed_before_the_question_do_not_answer_it(
+    ask: Callable[..., Terminal],
+) -> None:
+    with ask() as terminal:
+        terminal.type("y\r" * 3)
+        terminal.see("[n]o:")
+        terminal.type("n\r")
+        terminal.end()
+        assert "STARTED" not in terminal.text
+
+
+@pytest.mark.parametrize("shell", ["| cat", "</dev/null", "2>/dev/null"])
+def test_streams_that_lead_elsewhere(ask: Callable[..., Terminal], shell: str) -> None:
+    """The question is asked where somebody sits, and nothing of it gets into the output."""
+    with ask(shell=shell) as terminal:
+        terminal.see("A box for claude", "[n]o:")
+        terminal.type("o\r")
+        assert terminal.end() == 0
+        terminal.see("STARTED")
+
+
+def test_an_answer_that_cannot_be_kept_is_told(
+    ask: Callable[..., Terminal], tmp_path: Path
+) -> None:
+    (tmp_path / "nsm").write_text("no directory")
+    with ask() as terminal:
+        terminal.see("[n]o:")
+        terminal.type("y\r")
+        terminal.end()
+        terminal.see("nsm: the answer cannot be kept: ", "It will be asked again.", "STARTED")

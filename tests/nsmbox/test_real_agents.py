@@ -76,19 +76,6 @@ def test_claude_itself_answers_from_inside(home: World) -> None:
     ]
 
 
-def test_claude_in_a_native_installation(home: World) -> None:
-    program = installed("claude")
-    place = f"{HOME}/.local/share/claude/versions/2.0.0"
-    home.write(place, "")
-    home.show(program, place)
-    home.make_directory(f"{HOME}/.native/bin")
-    home.link(f"{HOME}/.native/bin/claude", place)
-    variables = {"PATH": f"{HOME}/.native/bin:{home.variables['PATH']}"}
-    assert "(Claude Code)" in answer(
-        home.run("claudebox", "--yes", "--version", variables=variables)
-    )
-
-
 def ask(world: World, tool: str, arguments: dict[str, object]) -> str:
     """Return claude's answer after its model, a stand-in, had it use a tool."""
     with model(tool, arguments) as url:
@@ -135,33 +122,10 @@ def test_claude_starts_a_program_of_the_host_without_asking(world: World) -> Non
     assert not world.host(f"{HOME}/wiped").exists()
 
 
-def test_claude_has_its_settings_again_and_its_entry_is_written_once(
-    home: World,
-) -> None:
-    variables = of_npm(home, "claude")
-    file = home.host(f"{HOME}/.claudebox/.claude.json")
-    answer(
-        home.run(
-            *("claudebox", "--yes", "mcp", "add", "-s", "user", "mine", "--", "/usr/bin/true"),
-            variables=variables,
-        )
-    )
-    assert set(json.loads(file.read_bytes())["mcpServers"]) == {"nsm", "mine"}
-    answer(home.run("claudebox", "--yes", "--version", variables=variables))
-    assert set(json.loads(file.read_bytes())["mcpServers"]) == {"nsm", "mine"}
-    assert home.host(f"{HOME}/.claude.json").read_text().startswith("SECRET")
-
-
 def servers_of(world: World, name: str) -> str:
     """Return an agent's list of its MCP servers; Gemini prints it to stderr."""
     done = world.box("mcp", "list", options=("--profile", name), variables=of_npm(world, name))
     return answer(done) + done.stderr
-
-
-@pytest.mark.parametrize("name", ["codex", "gemini", "opencode"])
-def test_another_agent_answers_from_inside(name: str, home: World) -> None:
-    done = home.box(name, "--version", variables=of_npm(home, name))
-    assert any(letter.isdigit() for letter in answer(done))
 
 
 def test_codex_is_offered_sessions(home: World) -> None:

@@ -149,13 +149,6 @@ def test_a_terminal_that_hangs_up_twice_is_in_no_hurry() -> None:
         assert box.wait() == 7
 
 
-def test_a_command_that_dies_of_it_is_as_without_a_box() -> None:
-    with ending(boxed("sh", "-c", "echo up; exec sleep 1000")) as box:
-        says(box, "up")
-        box.send_signal(signal.SIGTERM)
-        assert box.wait() == -signal.SIGTERM
-
-
 def test_a_box_that_ends_by_itself_meanwhile_has_its_exit_code(tmp_path: Path) -> None:
     """The command is gone, and cannot be told."""
     os.mkfifo(tmp_path / "fifo")

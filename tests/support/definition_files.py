@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from typing import TYPE_CHECKING
 
 from nsmd.bridge.programs import Program
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 SCRIPT = "#!/bin/sh\necho hello\n"
@@ -40,3 +43,31 @@ def definition(folder: Path, name: str, command: Path | str, *more: str, body: s
     path = folder / f"{name}.md"
     path.write_text("\n".join([*lines, *more, "---", body or f"# {name}", ""]))
     return path
+
+
+# What may lie at a path where a file is expected.
+
+
+def nothing(_: Path) -> None:
+    """A file that is missing."""
+
+
+def fifo(path: Path) -> None:
+    os.mkfifo(path, 0o700)
+
+
+def bound(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as it:
+        it.bind(str(path))
+    path.chmod(0o700)
+
+
+def with_mode(mode: int) -> Callable[[Path], None]:
+    def make(path: Path) -> None:
+        executable(path, mode=mode)
+
+    return make
+
+
+def link_to(target: str) -> Callable[[Path], None]:
+    return lambda path: path.symlink_to(target)

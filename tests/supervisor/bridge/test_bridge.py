@@ -395,17 +395,6 @@ def key(name: object) -> tuple[str, str]:
     return "scope", str(name)
 
 
-async def test_a_number_of_answers_is_kept_and_the_oldest_go() -> None:
-    kept = FinishedCalls()
-    async with trio.open_nursery() as nursery:
-        for number in range(MAX_KEPT + 2):
-            kept.add(key(number), over(nursery, str(number), "done"))
-    assert [number for number in range(MAX_KEPT + 2) if kept.get(key(number)) is None] == [0, 1]
-    newest = kept.get(key(MAX_KEPT))
-    assert newest is not None
-    assert newest.asked.arguments == ()
-
-
 async def test_bytes_of_answers_are_bounded_and_the_oldest_go(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

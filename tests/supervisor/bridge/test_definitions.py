@@ -1,35 +1,50 @@
-"""Definitions: one file as a program, or as the reason why it is none, with its line."""
+"""Definitions: a file as a program or why not, a directory while it changes, and their report."""
 
 from __future__ import annotations
 
+import json
+import logging
 import os
+import resource
 import shutil
-import socket
 import sys
-from contextlib import suppress
+import threading
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from definition_files import definition, executable
+from definition_files import bound, definition, executable, fifo, link_to
+from nsmd.app import daemon, main
 from nsmd.bridge import definitions
 from nsmd.bridge.definitions import (
+    MAX_DEFINITIONS,
     MAX_FILE_BYTES,
     MAX_FRONT_MATTER_CHARACTERS,
     DefinitionError,
+    DefinitionsIndex,
+    DefinitionsScan,
     parse,
     read_definition,
+    read_directory,
+    render,
     unique,
 )
 from nsmd.bridge.programs import Problem, Program
+from nsmd.host import source_watcher
 from nsmd.host.paths import Trail, trusted_owners
+from nsmd.host.source_watcher import open_source_watcher
+from nsmd.model.settings import BridgeSettings, Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncGenerator, Callable, Iterator
+    from pathlib import Path
 
+    from nsmd.app.startup import Startup
 
 LS = shutil.which("ls") or "/bin/ls"
 HEAD = ("---", "name: deploy", "description: Deploys it", f"command: {LS}")
@@ -166,22 +181,6 @@ def test_a_definition_needs_these_keys(key: str, tmp_path: Path) -> None:
 
 
 # Files that are none.
-
-
-def fifo(path: Path) -> None:
-    os.mkfifo(path)
-
-
-def bound(path: Path) -> None:
-    with socket.socket(socket.AF_UNIX) as it:
-        it.bind(str(path))
-
-
-def link_to(target: str) -> Callable[[Path], None]:
-    def make(path: Path) -> None:
-        path.symlink_to(target)
-
-    return make
 
 
 def huge(path: Path) -> None:
@@ -455,3 +454,276 @@ def test_a_file_that_is_no_text_is_refused(data: bytes, line: int | None, why: s
 def test_anything_is_values_or_a_reason(text: str) -> None:
     with suppress(DefinitionError):
         parse(front(text).encode())
+
+
+TIMEOUT_S = 120
+
+
+class Watched:
+    """An index of definitions, and who waits for its changes."""
+
+    def __init__(self, index: DefinitionsIndex) -> None:
+        self.index = index
+        self.changes = 0
+        self._changed = trio.Event()
+        index.subscribe(self._take)
+
+    def _take(self) -> None:
+        self.changes += 1
+        self._changed.set()
+
+    @property
+    def names(self) -> list[str]:
+        return list(self.index.programs)
+
+    @property
+    def reasons(self) -> list[str]:
+        return [problem.reason for problem in self.index.problems]
+
+    async def until(self, right: Callable[[], bool]) -> None:
+        with trio.fail_after(TIMEOUT_S):
+            while not right():
+                self._changed = trio.Event()
+                await self._changed.wait()
+
+
+@asynccontextmanager
+async def watching(directory: Path) -> AsyncGenerator[Watched]:
+    async with open_source_watcher() as it:
+        index = DefinitionsIndex(str(directory), it)
+        await index.begin()
+        yield Watched(index)
+        index.end()
+
+
+def test_only_definitions_of_a_directory_are_read(tmp_path: Path) -> None:
+    for name in ("b", "a"):
+        definition(tmp_path, name, LS)
+    for name in (".hidden.md", ".#lock.md", "notes.txt", "c.md~", "d.MD", "md"):
+        (tmp_path / name).write_text("no definition")
+    (tmp_path / ".#a.md").symlink_to("somebody@host.1234")
+    (tmp_path / "bad.md").write_text("---\nname: bad\n---\n")
+    found = read_directory(str(tmp_path))
+    assert list(found.programs) == ["a", "b"]
+    (problem,) = found.problems
+    assert render(problem) == f"{tmp_path}/bad.md:1: description is missing, expected text"
+
+
+def test_a_directory_that_cannot_be_read_is_a_problem(tmp_path: Path) -> None:
+    assert not read_directory(str(tmp_path / "gone")).problems
+    (tmp_path / "file").touch()
+    for path, why in ((tmp_path / "file", "Not a directory"), (tmp_path / "open", "is writable")):
+        (tmp_path / "open").mkdir(exist_ok=True)
+        (tmp_path / "open").chmod(0o777)
+        (problem,) = read_directory(str(path)).problems
+        assert why in render(problem)
+        assert problem.source == str(path)
+
+
+def test_a_number_of_definitions_is_read_at_most(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(definitions, "MAX_DEFINITIONS", 3)
+    for number in range(1000):
+        (tmp_path / f"p{number:04}.md").symlink_to("nowhere")
+    for number in range(3):
+        (tmp_path / f"p{number:04}.md").unlink()
+        definition(tmp_path, f"p{number:04}", LS)
+    found = read_directory(str(tmp_path))
+    assert list(found.programs) == ["p0000", "p0001", "p0002"]
+    (problem,) = found.problems
+    assert problem.reason == "it has 1000 definitions; those after the first 3 are not read"
+    assert MAX_DEFINITIONS == 256
+
+
+async def test_definitions_come_change_and_go(tmp_path: Path) -> None:
+    tools = tmp_path / "config/nsm/tools"
+    async with watching(tools) as it:
+        assert it.names == []
+        definition(tools, "deploy", LS)
+        await it.until(lambda: it.names == ["deploy"])
+        definition(tools, "backup", LS)
+        await it.until(lambda: it.names == ["backup", "deploy"])
+        definition(tools, "deploy", LS, "max_args: 3")
+        await it.until(lambda: it.index.programs["deploy"].max_args == 3)
+        definition(tools, "deploy", LS, "max_args: three")
+        await it.until(lambda: it.names == ["backup"])
+        assert it.reasons == ["max_args is 'three', expected a whole number from 0 to 1000"]
+        (tools / "deploy.md").unlink()
+        await it.until(lambda: not it.reasons)
+        (tmp_path / "config").rename(tmp_path / "away")
+        await it.until(lambda: it.names == [])
+
+
+async def test_files_that_definitions_name_are_watched(tmp_path: Path) -> None:
+    """A command that is made, closed to others, opened to them, removed, or led elsewhere."""
+    tools, command = tmp_path / "tools", tmp_path / "bin/deploy"
+    definition(tools, "deploy", command, f"cwd: {tmp_path}/work")
+    async with watching(tools) as it:
+        assert it.reasons == [f"`command`: {command}: No such file or directory"]
+        executable(command)
+        await it.until(lambda: "which is not a directory" in it.reasons[0])
+        (tmp_path / "work").mkdir()
+        await it.until(lambda: it.names == ["deploy"])
+        command.chmod(0o777)
+        await it.until(lambda: it.reasons == [f"`command`: {command} is writable by everyone"])
+        command.chmod(0o755)
+        await it.until(lambda: it.names == ["deploy"])
+        command.chmod(0o644)
+        await it.until(lambda: it.names == [])
+        command.unlink()
+        command.symlink_to("real")
+        executable(tmp_path / "bin/real")
+        await it.until(lambda: it.names == ["deploy"])
+        (tmp_path / "bin/real").unlink()
+        await it.until(lambda: it.names == [])
+
+
+async def test_a_directory_behind_a_link_is_watched(tmp_path: Path) -> None:
+    """Links are exchanged the way home-manager exchanges them."""
+    for generation in ("one", "two"):
+        definition(tmp_path / "store" / generation, generation, LS)
+    (tmp_path / "tools").symlink_to("store/one")
+    async with watching(tmp_path / "tools") as it:
+        assert it.names == ["one"]
+        (tmp_path / "next").symlink_to("store/two")
+        (tmp_path / "next").rename(tmp_path / "tools")
+        await it.until(lambda: it.names == ["two"])
+
+
+async def test_only_changes_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    definition(tmp_path, "deploy", LS)
+    (tmp_path / "bad.md").write_text("bad")
+    async with watching(tmp_path) as it:
+        (tmp_path / "deploy.md").touch()
+        await it.index.read_again()
+        await it.index.read_again()
+        assert it.changes == 0
+        (tmp_path / "worse.md").write_text("worse")
+        await it.index.read_again()
+        assert it.changes == 1
+    told = [record.getMessage().partition(": ")[0] for record in caplog.records]
+    assert told == [f"{tmp_path}/bad.md:1", f"{tmp_path}/worse.md:1"]
+
+
+async def test_a_look_that_hangs_holds_up_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source_watcher, "LOOK_TIMEOUT_S", 0.01)
+    goes_on = threading.Event()
+
+    def hang(_: str) -> DefinitionsScan:
+        goes_on.wait(TIMEOUT_S)
+        return DefinitionsScan()
+
+    monkeypatch.setattr(definitions, "read_directory", hang)
+    try:
+        async with watching(tmp_path) as it:
+            assert it.names == []
+            await it.index.read_again()
+    finally:
+        goes_on.set()
+
+
+WRONG = "max_args is 'x', expected a whole number from 0 to 1000"
+ON, OFF = Settings(bridge=BridgeSettings(enabled=True)), Settings()
+
+
+def broken(folder: Path, name: str) -> str:
+    """A broken definition; returns what is told of it."""
+    return f"{definition(folder, name, LS, 'max_args: x')}:5: {WRONG}"
+
+
+@pytest.fixture
+def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("NSM_SOCKET", str(tmp_path / "run/control.sock"))
+    # What a supervisor changes of its own process is not to be that of the tests that follow.
+    umask, limits = os.umask(0o022), resource.getrlimit(resource.RLIMIT_NOFILE)
+    yield tmp_path / "config/nsm/tools"
+    os.umask(umask)
+    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def enable(tools: Path) -> None:
+    tools.mkdir(parents=True, exist_ok=True)
+    (tools.parent / "config.toml").write_text("[bridge]\nenabled = true\n")
+
+
+def test_programs_and_problems_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert definitions.report(str(tmp_path), OFF, as_json=False) == 0
+    none, off = capsys.readouterr().out.splitlines()
+    assert none == f"{tmp_path} has no definitions (*.md)"
+    assert "`enabled = true` in `[bridge]`" in off
+    good = definition(tmp_path, "deploy", LS)
+    assert definitions.report(str(tmp_path), ON, as_json=False) == 0
+    assert capsys.readouterr() == (f"deploy: {LS} ({good})\n", "")
+    told = broken(tmp_path, "bad")
+    assert definitions.report(str(tmp_path), ON, as_json=False) == 1
+    assert capsys.readouterr() == (f"deploy: {LS} ({good})\n", f"{told}\n")
+
+
+def test_json_has_programs_and_problems(tools: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    enable(tools)
+    good = definition(tools, "deploy", LS, "cwd: /etc", "env: [LANG]", "max_args: 1")
+    broken(tools, "bad")
+    assert main.main(["--check-bridge", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out) == {
+        "directory": str(tools),
+        "enabled": True,
+        "programs": [
+            {
+                "name": "deploy",
+                "description": "Has deploy done",
+                "command": LS,
+                "source": str(good),
+                "timeout_seconds": 300.0,
+                "cwd": "/etc",
+                "env": ["LANG"],
+                "max_args": 1,
+                "allow_options": False,
+            }
+        ],
+        "problems": [
+            {
+                "source": str(tools / "bad.md"),
+                "line": 5,
+                "reason": WRONG,
+                "name": "bad",
+            }
+        ],
+    }
+
+
+@pytest.mark.parametrize("option", ["--try", None])
+def test_a_strict_supervisor_does_not_start_with_a_bad_definition(
+    option: str | None, tools: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    enable(tools)
+    told = broken(tools, "bad")
+    assert main.main(["--strict", *([option] if option else [])]) == main.EXIT_USAGE
+    assert told in capfd.readouterr().err
+
+
+def test_a_supervisor_starts_without_strict_mistake_or_bridge(
+    tools: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without `--strict`, without a mistake, and while the bridge is off."""
+    started: list[Startup] = []
+
+    async def serve(setup: Startup) -> None:
+        started.append(setup)
+
+    monkeypatch.setattr(daemon, "serve", serve)
+    enable(tools)
+    assert main.main(["--strict"]) == 0
+    broken(tools, "bad")
+    assert main.main([]) == 0
+    (tools.parent / "config.toml").unlink()
+    assert main.main(["--strict"]) == 0
+    assert len(started) == 3
+    enable(tools)
+    assert main.main(["--strict"]) == main.EXIT_USAGE
+    assert len(started) == 3

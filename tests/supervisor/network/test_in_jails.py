@@ -1,4 +1,4 @@
-"""Code in real jails, through the proxy, to a server on the host."""
+"""Code and users' programs in real jails, through the proxy, to a server on the host."""
 
 from __future__ import annotations
 
@@ -6,11 +6,17 @@ import dataclasses
 import os
 import re
 import socket
+import subprocess
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import TYPE_CHECKING
 
 import pytest
 import trio
 
-from netbench import Names, change_brokers, open_netbench, open_world
+from netbench import Names, NetBench, change_brokers, open_netbench, open_world
 from nsm.jail import landlock
 from nsm.wire.errors import BadRequestError
 from nsmd.jail.host import network_files
@@ -18,6 +24,9 @@ from nsmd.jail.program_code import source_of
 from nsmd.model.host_rules import parse_rules
 from nsmd.model.values import NetworkRule
 from realjail import needs_bwrap, new_launcher
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
 
 pytestmark = needs_bwrap
 
@@ -345,3 +354,63 @@ async def test_without_landlock_s_scope_abstract_sockets_of_the_host_are_open() 
         launcher = new_launcher().with_agent(weakened)
         async with open_netbench(rules, launcher=launcher) as bench:
             assert await bench.text(f"{OF_HOST}print(reached({abstract!r}))") == "reached\n"
+
+
+HOST = "host.nsm.internal"
+
+
+class Files(SimpleHTTPRequestHandler):
+    """Serves a directory, and says nothing."""
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+        pass
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Generator[tuple[Path, str]]:
+    """A directory, and the URL under which it is served on the host's loopback."""
+    handler = partial(Files, directory=str(tmp_path))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield tmp_path, f"http://{HOST}:{server.server_address[1]}"
+        server.shutdown()
+        thread.join()
+
+
+async def said(bench: NetBench, code: str, *, absent: str = "not there: ") -> str:
+    result = await bench.text(f"({code}) 2>&1", env="bash")
+    if result.startswith(absent):
+        pytest.skip(f"not here: {result.strip()}")
+    return result
+
+
+def rule(url: str) -> NetworkRule:
+    return NetworkRule(mode="allow", allow=(url.removeprefix("http://"),))
+
+
+def make_repository(directory: Path) -> None:
+    git = ["git", "-c", "user.name=x", "-c", "user.email=x@x", "-C", str(directory)]
+    for words in (
+        ["init", "-q", "work"],
+        ["-C", "work", "commit", "-q", "--allow-empty", "-m", "first"],
+        ["clone", "-q", "--bare", "work", "bare.git"],
+        ["-C", "bare.git", "update-server-info"],
+    ):
+        subprocess.run([*git, *words], check=True)
+
+
+async def test_git(site: tuple[Path, str]) -> None:
+    directory, url = site
+    make_repository(directory)
+    async with open_netbench({"bash": rule(url)}) as bench:
+        found = await said(
+            bench,
+            "command -v git >/dev/null || { echo not there: git; exit; }; cd /tmp && "
+            f"git clone -q {url}/bare.git c && git -C c log --format=%s; "
+            "git clone -q http://other.test/bare.git d || :; "
+            "git clone -q ssh://other.test/bare.git e || :",
+        )
+        first, *refused = found.splitlines()
+        assert first == "first"
+        assert "error: 403" in "".join(refused)
