@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-import nsm
 import standin
 from e2e_support import supervisor
 
@@ -52,8 +50,6 @@ FLAKE = """
         ruby = sandbox { interpreter_type = "ruby"; };
         plain = pkgs.jq;
         broken = script "broken" "echo about to fail; exit 7";
-        slow = script "slow" "echo it began; while :; do read -t 5 || true; done";
-        huge = script "huge" "for i in {1..40000}; do echo $i-@fill@; done; exit 1";
       };
     };
 }
@@ -67,7 +63,6 @@ def write_flake(place: standin.Place, folder: Path, description: str) -> None:
         "index": place.nix_index_database,
         "nsm": place.source,
         "description": description,
-        "fill": "x" * 100,
     }
     text = FLAKE
     for name, value in values.items():
@@ -146,34 +141,3 @@ def test_environments_that_cannot_be_used_say_why(
     call = it.run("nsm", "run", "-e", attribute, "1")
     assert f"nsm env log {attribute}" in call.stderr
     assert it.run("nsm", "run", "-e", "bash", "echo fine").stdout == "fine\n"
-
-
-def test_calls_go_on_during_a_build_and_removing_stops_it(it: Supervisor, flake: Path) -> None:
-    assert it.run("nsm", "env", "add", "--no-wait", f"path:{flake}#slow").returncode == 0
-    with it.client() as client:
-        told: list[str] = []
-
-        def on_text(text: str) -> None:
-            told.append(text)
-            if "slow> it began" in "".join(told):
-                raise KeyboardInterrupt
-
-        with pytest.raises(KeyboardInterrupt):
-            client.builds.log("slow", on_text, follow=True)
-    with it.client() as client:
-        assert client.run("echo fine", env="bash").stdout == "fine\n"
-        with pytest.raises(nsm.NsmError, match="it is being built, for"):
-            client.run("1", env="slow")
-        before = it.descendants()
-        assert client.builds.remove(["slow"]).errors == ()
-        assert "slow" not in {build.name for build in client.builds.list_all()}
-    gone = {pid for pid in before - it.descendants() if not os.path.exists(f"/proc/{pid}")}
-    assert len(gone) >= 2, "nix and its builder"
-
-
-def test_a_build_that_prints_megabytes(it: Supervisor, flake: Path) -> None:
-    added = it.run("nsm", "env", "add", f"path:{flake}#huge")
-    assert added.returncode == 1
-    assert len(added.stderr) < 20_000
-    assert "huge> 40000-" in added.stderr, added.stderr
-    assert "left out" in it.run("nsm", "env", "log", "huge").stdout

@@ -13,7 +13,7 @@ import pytest
 import trio
 
 import standin
-from nix.evaluation import EvaluationError, evaluate, failures
+from nix.evaluation import evaluate, failures
 from nsmd.environments.nix.program import Nix, NixExitError, find_nix, flake_copy
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -50,13 +50,6 @@ def test_house_rules(rule: str) -> None:
     assert breaking == []
 
 
-def test_every_file_says_what_it_is_for() -> None:
-    """On top, in a comment; a flake has its description."""
-    said = re.compile(r"#|\{\s+description = ")
-    silent = [str(file.relative_to(ROOT)) for file in FILES if not said.match(file.read_text())]
-    assert silent == []
-
-
 def packages(place: standin.Place) -> str:
     """An expression for the stand-in's package set."""
     return f'import {place.nixpkgs} {{ system = "x86_64-linux"; }}'
@@ -85,23 +78,6 @@ def test_the_stand_in_for_jail_nix_has_its_combinators(place: standin.Place) -> 
         )
 
     assert names(place.stand_in_jail) == names(tree)
-
-
-def test_the_flake_s_check_names_unit_tests_that_fail(place: standin.Place) -> None:
-    """Users of real nixpkgs run them with it; `nix flake check` below does so with the stand-in."""
-    tests = """{
-      group.testRight = { expr = 1 + 1; expected = 2; };
-      group.testWrong = { expr = 1 + 1; expected = 3; };
-      group.testRaises = { expr = throw "no"; expected = 3; };
-      other.testRightError = { expr = throw "no way"; expectedError.msg = "no way"; };
-      other.testDeepError = { expr.a = throw "no way"; expectedError.msg = "no way"; };
-      other.testNoError = { expr = 5; expectedError.msg = "no way"; };
-    }"""
-    given = f"{{ pkgs = {packages(place)}; tests = {tests}; }}"
-    with pytest.raises(EvaluationError) as caught:
-        evaluate(place, f"(import {place.source}/nix/tests/unit/check.nix {given}).drvPath")
-    failed = "group.testRaises, group.testWrong, other.testNoError"
-    assert caught.value.message.startswith(f"nsm: unit tests that fail: {failed}.")
 
 
 def test_every_output_of_the_flake_evaluates_for_every_system(place: standin.Place) -> None:

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import os
-import select
 import shutil
 import signal
-from contextlib import suppress
-from typing import TYPE_CHECKING
 
 import pytest
 
 from box.world import HOME, PROJECT, SECRET, World, git, have_git
 from nsm.jail.etc_files import linked_files
-from processes import ending, tree
+from processes import Watched, ending, tree
 from realjail import needs_bwrap
 from selection import one_in
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 pytestmark = [pytest.mark.jail, needs_bwrap]
 
@@ -201,16 +195,10 @@ def test_exit_codes_pass_through(shared_world: World, script: str, code: int) ->
     assert shared_world.run("claudebox", "--yes", "run", "sh", "-c", script).returncode == code
 
 
-def held(pids: Iterable[int]) -> list[int]:
-    fds: list[int] = []
-    for pid in pids:
-        with suppress(ProcessLookupError):  # it has ended meanwhile
-            fds.append(os.pidfd_open(pid))
-    return fds
-
-
 @pytest.mark.parametrize("number", one_in(2, [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL]))
-def test_a_signal_ends_the_box_and_leaves_nothing(world: World, number: signal.Signals) -> None:
+async def test_a_signal_ends_the_box_and_leaves_nothing(
+    world: World, number: signal.Signals
+) -> None:
     before = set(os.listdir("/tmp")) | set(os.listdir("/dev/shm"))
     with ending(
         world.popen("nsm", "box", "--yes", "--", "sh", "-c", LEAVES_A_CHILD, stderr=None)
@@ -223,10 +211,10 @@ def test_a_signal_ends_the_box_and_leaves_nothing(world: World, number: signal.S
             shutil.which("bwrap") or ""
         )
         assert len(inside) >= 5, "who waits, bwrap, its init, the shell, the child"
-        fds = held(inside)
-        box.send_signal(number)
-        assert box.wait() == -number
-    _all_end(fds)
+        with Watched(inside) as processes:
+            box.send_signal(number)
+            assert box.wait() == -number
+            await processes.all_ended()
     left = (set(os.listdir("/tmp")) | set(os.listdir("/dev/shm"))) - before
     assert not {name for name in left if "box" in name or "bwrap" in name}
 
@@ -240,31 +228,31 @@ sleep 1000 & wait
 
 @pytest.mark.parametrize("number", one_in(2, [signal.SIGTERM, signal.SIGHUP]))
 @pytest.mark.parametrize("program", [("nsm", "box", "--yes", "--"), ("claudebox", "--yes", "run")])
-def test_a_command_tidies_up_before_its_box_ends(
+async def test_a_command_tidies_up_before_its_box_ends(
     shared_world: World, program: tuple[str, ...], number: signal.Signals
 ) -> None:
     with ending(shared_world.popen(*program, "bash", "-c", TIDIES_UP, stderr=None)) as box:
         assert box.stdout is not None
         assert box.stdout.readline() == b"up\n"
-        fds = held(tree(box.pid))
-        box.send_signal(number)
-        assert box.stdout.readline() == b"told\n"
-        said, _ = box.communicate(b"tidy\n")
-        assert (said, box.returncode) == (b"tidy\n", 7)
-    _all_end(fds)
+        with Watched(tree(box.pid)) as processes:
+            box.send_signal(number)
+            assert box.stdout.readline() == b"told\n"
+            said, _ = box.communicate(b"tidy\n")
+            assert (said, box.returncode) == (b"tidy\n", 7)
+            await processes.all_ended()
 
 
-def test_a_box_ends_with_its_command_and_reaps(shared_world: World) -> None:
+async def test_a_box_ends_with_its_command_and_reaps(shared_world: World) -> None:
     script = "(sh -c 'exit 3' &); (exec sleep 1000 &); cat /proc/[0-9]*/stat >/dev/null; echo end"
     with ending(
         shared_world.popen("nsm", "box", "--yes", "--", "sh", "-c", f"{script}; read x")
     ) as box:
         assert box.stdout is not None
         assert box.stdout.readline() == b"end\n"
-        fds = held(tree(box.pid))
-        box.communicate(b"\n")
-        assert box.returncode == 0
-    _all_end(fds)
+        with Watched(tree(box.pid)) as processes:
+            box.communicate(b"\n")
+            assert box.returncode == 0
+            await processes.all_ended()
 
 
 @pytest.mark.slow
@@ -273,12 +261,6 @@ def test_process_1_reaps_what_has_lost_its_parent(shared_world: World) -> None:
     loses = "for i in {1..100}; do (: &); done; echo all"
     done = shared_world.box("bash", "-c", loses, options=("--limit", "processes=16"))
     assert done.stdout == "all\n", done.stderr
-
-
-def _all_end(fds: list[int]) -> None:
-    for fd in fds:
-        assert select.select([fd], [], [], 20)[0], "a process is left"
-        os.close(fd)
 
 
 def test_a_dry_run_prints_what_can_be_pasted_and_does_nothing(world: World) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -294,49 +292,6 @@ def test_a_list_and_a_check_tell_what_a_box_may_start(served: tuple[World, Super
     checked = world.run("nsm", "box", "--check", "--bridge", "deplyo")
     assert checked.returncode == 1
     assert "program 'deplyo' not found. Available: deploy, restart-db, wipe" in checked.stdout
-
-
-@pytest.mark.slow
-def test_without_a_supervisor_no_box_with_programs_begins(world: World) -> None:
-    furnish(world)
-    alone = world.box("echo", "started", options=("--bridge", "deploy"))
-    assert (alone.returncode, alone.stdout) == (1, "")
-    assert "which the supervisor does" in alone.stderr
-
-
-@pytest.mark.slow  # `tests/boxes` has the same without a jail
-def test_a_box_keeps_its_programs_over_supervisors_and_has_no_others(world: World) -> None:
-    furnish(world)
-    world.write(f"{HOME}/.config/nsm/config.toml", ON + '[box]\nbridge = ["deploy"]\n')
-    script = """\
-while read line; do nsm bridge run deploy $line; nsm bridge run wipe; echo "wipe $?"; done
-"""
-    with world.supervisor() as first:
-        # By its configuration, as a box of `claudebox` has them.
-        box = world.popen("claudebox", "--yes", "run", "sh", "-c", script)
-        try:
-            told = lines_of(box, "one")
-            assert told == ["deploying one as SECRET of ada: ssh key", "wipe 125"]
-            assert world.run("nsm", "reload").returncode == 0
-            assert lines_of(box, "two")[0].startswith("deploying two")
-            os.kill(first.pid, signal.SIGKILL)
-            first.process.wait()
-            with world.supervisor():
-                told = lines_of(box, "three")
-                assert told == ["deploying three as SECRET of ada: ssh key", "wipe 125"]
-                rows = json.loads(world.run("nsm", "box", "--list", "--json").stdout)
-                assert [row["programs"] for row in rows] == [["deploy"]]
-                box.communicate()
-        finally:
-            box.kill()
-            box.communicate()
-    assert not world.host(f"{HOME}/wiped").exists()
-
-
-def lines_of(box: Any, word: str) -> list[str]:
-    box.stdin.write(f"{word}\n".encode())
-    box.stdin.flush()
-    return [box.stdout.readline().decode().rstrip("\n") for _ in range(2)]
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from box.world import HOME, PROJECT, have_git
+from box.world import HOME, PROJECT
 from nsmbox import profiles
 from nsmbox.host import nix_host
 from nsmbox.host.facts import BoxRequest
@@ -216,14 +216,6 @@ def test_all_is_well(world: World) -> None:
         row(done.stdout, name)
     assert not world.host(f"{HOME}/.claudebox").exists()
     assert not world.host(f"{PROJECT}/.git").exists()
-
-
-@pytest.mark.slow
-def test_a_check_makes_no_files_that_a_launch_makes(world: World) -> None:
-    have_git(world)
-    done = world.run("nsm", "box", "--check")
-    assert row(done.stdout, "box") == "ok shell: starts", done.stdout
-    assert not world.host(f"{PROJECT}/.git/commondir").exists()
 
 
 def test_all_that_is_missing_is_told_with_what_to_do(world: World) -> None:

@@ -45,14 +45,14 @@ print([name for name in names if signal.getsignal(getattr(signal, name)) == sign
 """
 
 BECOMES = """\
-import os, signal, sys
+import os, sys
 from nsmbox.host import nsm_itself
+from nsmbox.model.plan import BoxError, Mount, Network, Plan, Variable
 from nsmbox.start import launch
-from nsmbox.model.plan import Mount, Network, Plan, Variable
 command = nsm_itself.starter(("/bin/true", "x y"), proxy=False)
 plan = Plan(
     profile="shell",
-    mounts=(Mount(kind="ro-file", target="/file", data=b"content"),),
+    mounts=(Mount(**eval(sys.argv[2])),),
     variables=(Variable(name="API_KEY", value="k", secret=True),),
     network=Network(),
     command=command,
@@ -61,30 +61,17 @@ plan = Plan(
 )
 for name in ("/", "/etc"):
     os.set_inheritable(os.open(name, os.O_RDONLY), True)
-launch.become(plan, sys.argv[1])
-"""
-
-
-REPLACES = """\
-import sys
-from nsmbox.host import nsm_itself
-from nsmbox.model.plan import BoxError, Mount, Network, Plan
-from nsmbox.start import launch
-command = nsm_itself.starter(("/bin/true",), proxy=False)
-plan = Plan(
-    profile="shell",
-    mounts=(Mount(kind="ro-bind", source=sys.argv[1], target="/hooks", linkless=True),),
-    variables=(),
-    network=Network(),
-    command=command,
-    starter=len(command) - 1,
-    directory="/",
-)
 try:
-    launch.become(plan, sys.argv[2])
+    launch.become(plan, sys.argv[1])
 except BoxError as error:
     print(error.message, error.hint, sep="\\n")
 """
+"""Becomes a program in the place of bwrap, for a plan with one mount."""
+
+
+def becomes(bwrap: str, **mount: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", BECOMES, bwrap, repr(mount)]
+    return subprocess.run(command, capture_output=True, text=True, check=True)
 
 
 def program(directory: Path, text: str) -> str:
@@ -139,12 +126,7 @@ def test_state_that_cannot_be_made(tmp_path: Path) -> None:
 
 def test_bwrap_gets_the_plans_arguments(tmp_path: Path) -> None:
     """The arguments and files by descriptors, no variables, and nothing that was open before."""
-    done = subprocess.run(
-        [sys.executable, "-c", BECOMES, program(tmp_path, TELLS)],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = becomes(program(tmp_path, TELLS), kind="ro-file", target="/file", data=b"content")
     argv, variables, words, descriptors, files, ignored = done.stdout.splitlines()
     assert argv.endswith("'--', '/bin/true', 'x y']")
     assert "API_KEY" not in argv
@@ -176,12 +158,8 @@ def test_nsm_explains_why_bwrap_fails(tmp_path: Path, does: str, said: str) -> N
     (tmp_path / "hooks").mkdir()
     does = does.format(tmp_path / "hooks")
     fails = program(tmp_path, f"#!/bin/sh\n{does}\necho bwrap: some words >&2\nexit 1\n")
-    done = subprocess.run(
-        [sys.executable, "-c", REPLACES, str(tmp_path / "hooks"), fails],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    source = str(tmp_path / "hooks")
+    done = becomes(fails, kind="ro-bind", source=source, target="/hooks", linkless=True)
     assert said in done.stdout
     assert done.stderr == ""
 

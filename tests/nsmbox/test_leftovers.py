@@ -251,63 +251,53 @@ def test_a_list_that_is_no_file(project: Path) -> None:
 EVIL = "[core]\n\tfsmonitor = evil\n"
 
 
+TEXTS = {
+    "vertical tab": '[core]\n\tx = \v\n\tfsmonitor\t=\t"ev"il\n',
+    "next line": "[core] x = a\u0085[b]\n fsmonitor = evil\n",
+    "continued": "[core]\n\tfsmonitor = ev\\\nil\n",
+    "one line": '[a "]"] [CORE]FSMonitor=evil',
+    "carriage returns": "[core]\r\n\tfsmonitor = evil\r\n",
+    "long": "#" * MAX_CONFIG_BYTES + "\n" + EVIL,
+    "broken": "[core\n" + EVIL,
+}
+PLACES = ("link", "link of git", "pipe", "per worktree", "common", "other file", "index")
+
+
 def hidden(project: Path, how: str) -> None:
     """Make a repository whose configuration runs something, and hide that."""
     made = repository(project / "a" / "b" / "c" / "d")
     config = made / ".git" / "config"
-    if how == "vertical tab":
-        config.write_text('[a "\v[core]\n"]\n[core]\vfsmonitor=evil\n')
-        config.write_text('[core]\n\tx = \v\n\tfsmonitor\t=\t"ev"il\n')
-    elif how == "next line":
-        config.write_text("[core] x = a\u0085[b]\n fsmonitor = evil\n")
-    elif how == "continued":
-        config.write_text("[core]\n\tfsmonitor = ev\\\nil\n")
-    elif how == "one line":
-        config.write_text('[a "]"] [CORE]FSMonitor=evil')
-    elif how == "carriage returns":
-        config.write_bytes(b"[core]\r\n\tfsmonitor = evil\r\n")
-    elif how == "long":
-        config.write_text("#" * MAX_CONFIG_BYTES + "\n" + EVIL)
-    elif how == "link":
-        (project / "text").write_text(EVIL)
-        config.unlink()
-        config.symlink_to("../../../../../text")
-    elif how == "link of git":
-        config.write_text(EVIL)
-        (made / ".git").rename(project / "text")
-        (made / ".git").symlink_to(project / "text")
-    elif how == "unreadable":
-        config.unlink()
-        os.mkfifo(config)
-    elif how == "per worktree":
-        (made / ".git" / "config.worktree").write_text(EVIL)
-    elif how == "common":
-        shared = project / "shared"
-        (made / ".git" / "config").rename(project / "old")
-        shared.mkdir()
-        (shared / "config").write_text(EVIL)
-        (made / ".git" / "commondir").write_text(f"{shared}\n")
-    elif how == "broken":
-        config.write_text("[core\n" + EVIL)
-    elif how == "other file":
-        (project / "e").mkdir()
-        (project / "e" / ".git").write_text("gitdir: /somewhere/else\n")
-    elif how == "index":
-        git(made, "config", "core.fsmonitor", "evil")
-        git(made, "config", "core.splitIndex", "true")
-        git(project, "update-index", "--split-index")
-        git(project, "add", "-f", "a/b/c/d")
-    else:
-        raise AssertionError(how)
+    match how:
+        case "link":
+            (project / "text").write_text(EVIL)
+            config.unlink()
+            config.symlink_to("../../../../../text")
+        case "link of git":
+            config.write_text(EVIL)
+            (made / ".git").rename(project / "text")
+            (made / ".git").symlink_to(project / "text")
+        case "pipe":
+            config.unlink()
+            os.mkfifo(config)
+        case "per worktree":
+            (made / ".git" / "config.worktree").write_text(EVIL)
+        case "common":
+            shared = project / "shared"
+            config.rename(project / "old")
+            put(shared / "config", EVIL)
+            (made / ".git" / "commondir").write_text(f"{shared}\n")
+        case "other file":
+            put(project / "e" / ".git", "gitdir: /somewhere/else\n")
+        case "index":
+            git(made, "config", "core.fsmonitor", "evil")
+            git(made, "config", "core.splitIndex", "true")
+            git(project, "update-index", "--split-index")
+            git(project, "add", "-f", "a/b/c/d")
+        case _:
+            config.write_bytes(TEXTS[how].encode())
 
 
-@pytest.mark.parametrize(
-    "how",
-    [
-        *("vertical tab", "next line", "continued", "one line", "carriage returns", "long", "link"),
-        *("link of git", "unreadable", "per worktree", "common", "broken", "other file", "index"),
-    ],
-)
+@pytest.mark.parametrize("how", [*TEXTS, *PLACES])
 def test_no_configuration_is_hidden(project: Path, how: str) -> None:
     was = before(project)
     hidden(project, how)
@@ -353,18 +343,6 @@ def test_no_list_of_a_rebase_is_hidden(project: Path, how: str) -> None:
 def put(path: Path, text: str = "x") -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
-
-
-def test_names_of_language_servers_hooks_and_environments_are_told(project: Path) -> None:
-    was = before(project)
-    for name in (".venv/pyvenv.cfg", ".hg/hgrc", "sub/rust-toolchain.toml", ".Rprofile"):
-        put(project / name)
-    assert lines(was) == [
-        ".Rprofile (added): R, when it starts in the directory",
-        ".hg/hgrc (added): Mercurial, at its next call, whatever the call is for",
-        ".venv/pyvenv.cfg (added): editors and uv, when they start the python beside it",
-        "sub/rust-toolchain.toml (added): rustup, at its next call, whatever the call is for",
-    ]
 
 
 def test_files_that_would_be_run_are_told_with_who_runs_them(project: Path) -> None:

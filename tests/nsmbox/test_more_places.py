@@ -101,16 +101,6 @@ def test_hidden_files_are_empty_and_stay_in_their_place(world: World) -> None:
 
 
 @pytest.mark.slow
-def test_a_hidden_directory_may_have_secrets_in_it(world: World) -> None:
-    world.write(f"{HOME}/.config/plain/file", "text\n")
-    done = world.box(
-        "ls", directory=f"{HOME}/.config", options=("--hide", "google-chrome", "--hide", "gcloud/")
-    )
-    assert done.returncode == 0, done.stderr
-    assert "plain" in done.stdout
-
-
-@pytest.mark.slow
 def test_variables_are_passed_and_set(world: World) -> None:
     options = (
         "--env",
@@ -140,26 +130,6 @@ def test_variables_are_passed_and_set(world: World) -> None:
 
 
 @pytest.mark.slow
-def test_all_of_it_is_in_the_dry_run(world: World) -> None:
-    world.write(f"{PROJECT}/.env", "TOKEN=1\n")
-    options = (
-        "--dry-run",
-        *OTHER,
-        "--add",
-        "~/.npm-global",
-        "--hide",
-        ".env",
-        "--env",
-        "MY_TOKEN=tok-1",
-    )
-    done = world.run("nsm", "box", *options, "--", "ls")
-    assert f"--bind {OTHER_PROJECT} {OTHER_PROJECT}" in done.stdout, done.stderr
-    assert f"--ro-bind {HOME}/.npm-global {HOME}/.npm-global" in done.stdout
-    assert f"{PROJECT}/.env" in done.stdout
-    assert "tok-1" not in done.stdout
-
-
-@pytest.mark.slow
 def test_the_configuration_has_them_for_claudebox(world: World) -> None:
     world.write(f"{PROJECT}/.env", "TOKEN=1\n")
     world.write(
@@ -174,24 +144,6 @@ def test_the_configuration_has_them_for_claudebox(world: World) -> None:
     done = world.run("claudebox", "--yes", "run", "true")
     assert done.returncode == 2
     assert "[box] add: '/home/ada/none' cannot be shown" in done.stderr
-
-
-@pytest.mark.parametrize(
-    "options",
-    [("--add", "/"), ("--add", "~"), ("--add", "~/.ssh:ro"), ("--add", "none"), ("--hide", "/etc")],
-)
-def test_places_that_no_box_has_are_refused(shared_world: World, options: tuple[str, ...]) -> None:
-    done = shared_world.box("true", options=options)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert f"{options[0]}: " in done.stderr
-    assert len(done.stderr.splitlines()) == 2
-
-
-def test_a_link_to_a_secret_place_adds_nothing(world: World) -> None:
-    world.link(f"{PROJECT}/lib", f"{HOME}/.ssh")
-    done = world.box("true", options=("--add", "lib"))
-    assert done.returncode == 2
-    assert "'lib' is or lies in /home/ada/.ssh, which no box shows" in done.stderr
 
 
 def test_caches_are_kept_for_each_project(world: World) -> None:

@@ -107,11 +107,6 @@ def executable(loader: str = "") -> bytes:
 # Files' loaders
 
 
-@pytest.mark.parametrize("loader", ["/lib64/ld-linux-x86-64.so.2", "/nix/store/x-glibc/lib/ld.so"])
-def test_loader(loader: str) -> None:
-    assert nix_host.loader_of(executable(loader)) == loader
-
-
 @pytest.mark.parametrize(
     "start",
     [b"", b"#!/bin/sh\n", executable(), b"\x7fELF\x01\x01" + bytes(90), executable("/x")[:100]],
@@ -119,19 +114,6 @@ def test_loader(loader: str) -> None:
 )
 def test_no_loader(start: bytes) -> None:
     assert nix_host.loader_of(start) == ""
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        (b"#!/usr/bin/env node\nx", ("/usr/bin/env", "node")),
-        (b"#! /bin/sh -e -u\n", ("/bin/sh", "-e -u")),
-        (b"#!/bin/sh", ("/bin/sh",)),
-        (b"echo", ()),
-    ],
-)
-def test_first_lines(text: bytes, words: tuple[str, ...]) -> None:
-    assert nix_host.shebang(text) == words
 
 
 # Looking
@@ -182,19 +164,6 @@ def test_a_forbidden_directory_never_comes_with_the_command(host: NixOS) -> None
         host.root / "run/current-system/sw/bin/claude", NSM_BOX_TOOLS="/nix/store/x/bin"
     )
     assert nix.tools == ("/nix/store/x/bin",)
-
-
-def test_links_lead_into_packages(host: NixOS) -> None:
-    profile = host.root / "run/current-system/sw/bin"
-    store = str(host.store)
-    assert nix_host.in_store(str(profile / "git"), store) == f"{store}/33-git/bin/git"
-    # Under the name by which it is called, though it is a link to another one.
-    assert nix_host.in_store(str(profile / "ls"), store) == f"{store}/22-coreutils/bin/ls"
-    assert nix_host.in_store(str(profile / "absent"), store) == ""
-    assert nix_host.in_store("/bin/sh", store) == ""
-    loop = host.root / "loop"
-    loop.symlink_to(loop)
-    assert nix_host.in_store(str(loop), store) == ""
 
 
 def test_a_program_of_another_loader_needs_the_host(host: NixOS) -> None:

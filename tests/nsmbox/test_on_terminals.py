@@ -100,19 +100,6 @@ async def test_a_window_that_is_closed_takes_everything_along(shared_world: Worl
 
 
 @pytest.mark.slow
-async def test_an_agent_hears_of_a_window_that_is_closed(shared_world: World) -> None:
-    done = f"{PROJECT}/hung-up"
-    script = f"trap 'echo yes >>{done}; exit' HUP; sleep 600 & echo READY; wait"
-    with on_terminal(shared_world, *boxed(script)) as terminal:
-        terminal.see("READY")
-        with Watched(tree(terminal.process.pid)) as processes:
-            terminal.vanish()
-            terminal.process.wait(30)
-            await processes.all_ended()
-    assert shared_world.host(done).read_text() == "yes\n"
-
-
-@pytest.mark.slow
 def test_a_resized_window_is_told(shared_world: World) -> None:
     script = """
     trap 'stty size' WINCH

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from nsmbox.protection.leftovers import Before
 
 
+pytestmark = [pytest.mark.jail, needs_bwrap]
+
+
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
@@ -51,39 +54,6 @@ def those(project: Path) -> list[StandIn]:
 
 def names(directory: Path) -> list[str]:
     return sorted(path.name for path in directory.iterdir())
-
-
-def test_stand_ins_are_gone_at_the_end(project: Path) -> None:
-    box = stand_ins.begin(those(project), was(project))
-    assert names(project) == [".mcp.json", ".vscode", "lefthook-local.yml"]
-    assert stand_ins.made() == {each.path for each in those(project)}
-    assert stand_ins.abandoned() == []
-    assert stand_ins.end(box)
-    os.close(box.descriptor)
-    assert names(project) == []
-    assert stand_ins.made() == frozenset()
-
-
-def test_stand_ins_stay_until_the_last_box_has_ended(project: Path) -> None:
-    """A mount point that is removed on the host is no mount any more in a box that still runs."""
-    first = stand_ins.begin(those(project), was(project))
-    second = stand_ins.begin(those(project)[:1], was(project))
-    stand_ins.end(first)
-    os.close(first.descriptor)
-    assert names(project) == [".vscode"]
-    stand_ins.end(second)
-    os.close(second.descriptor)
-    assert names(project) == []
-
-
-def test_stand_ins_of_a_killed_box_are_removed_by_the_next(project: Path) -> None:
-    box = stand_ins.begin(those(project), was(project))
-    os.close(box.descriptor)  # as the kernel does
-    (before,) = stand_ins.abandoned()
-    assert before.directory == str(project)
-    assert names(project) == []
-    assert stand_ins.abandoned() == []
-    assert not stand_ins.end(box)
 
 
 @pytest.mark.parametrize("kinds", ["as they are", "where there are no sockets"])
@@ -209,8 +179,6 @@ TRY = textwrap.dedent("""\
 """)
 
 
-@pytest.mark.jail
-@needs_bwrap
 def test_a_box_makes_nothing_that_runs_and_the_rest_is_told(world: World) -> None:
     have_git(world)
     done = world.box("sh", "-c", TRY)
@@ -226,8 +194,6 @@ def test_a_box_makes_nothing_that_runs_and_the_rest_is_told(world: World) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.jail
-@needs_bwrap
 def test_a_few_names_are_told_and_all_in_a_dry_run(world: World) -> None:
     have_git(world)
     world.write(f"{HOME}/docs/index.md", "")
@@ -243,8 +209,6 @@ def test_a_few_names_are_told_and_all_in_a_dry_run(world: World) -> None:
     assert also.startswith("~/docs) (")
 
 
-@pytest.mark.jail
-@needs_bwrap
 def test_a_new_project_is_made_in_an_empty_directory(world: World) -> None:
     world.write(f"{PROJECT}/.envrc", "")
     have_git(world)
@@ -256,8 +220,6 @@ def test_a_new_project_is_made_in_an_empty_directory(world: World) -> None:
     assert names(world.host(AWAY)) == [".envrc", ".git", "README.md"]
 
 
-@pytest.mark.jail
-@needs_bwrap
 def test_git_in_a_box_takes_no_stand_in_for_a_file(world: World) -> None:
     have_git(world)
     script = "git status --porcelain; echo x >new; git add -A; git commit -qm more; git ls-files"
@@ -267,16 +229,12 @@ def test_git_in_a_box_takes_no_stand_in_for_a_file(world: World) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.jail
-@needs_bwrap
 def test_the_project_can_be_copied_in_a_box(world: World) -> None:
     copytree = "import shutil; shutil.copytree('.', '/tmp/d')"
     script = f'cp -r . /tmp/c && tar cf /tmp/t . && python3 -c "{copytree}"'
     assert world.box("sh", "-c", script).returncode == 0
 
 
-@pytest.mark.jail
-@needs_bwrap
 def test_somebody_may_allow_it_by_name(world: World) -> None:
     script = "mkdir -p .claude; echo mine >.claude/settings.local.json; echo >.envrc"
     done = world.box("sh", "-c", script, options=("--unprotect", ".claude"))
@@ -290,8 +248,6 @@ def test_somebody_may_allow_it_by_name(world: World) -> None:
     assert (world.host(PROJECT) / ".envrc").read_text() == "x\n"
 
 
-@pytest.mark.jail
-@needs_bwrap
 def test_boxes_share_stand_ins(world: World) -> None:
     first = world.popen("nsm", "box", "--yes", "--", "sh", "-c", "echo on; read x; mkdir .zed/a")
     with ending(first):
@@ -304,8 +260,6 @@ def test_boxes_share_stand_ins(world: World) -> None:
     assert os.listdir(world.host(PROJECT)) == ["README.md"]
 
 
-@pytest.mark.jail
-@needs_bwrap
 def test_after_a_kill_the_next_box_tells_and_tidies(world: World) -> None:
     script = "mkdir -p sub/.vscode; echo x >sub/.vscode/tasks.json; echo on; sleep 60"
     box = world.popen("nsm", "box", "--yes", "--", "sh", "-c", script, start_new_session=True)
@@ -316,6 +270,7 @@ def test_after_a_kill_the_next_box_tells_and_tidies(world: World) -> None:
         box.wait(COMMAND_TIMEOUT_S)
         box.stdout.read()  # to its end: nobody of the box is left
     assert (world.host(PROJECT) / ".zed").is_dir()
+    assert f"a box in {PROJECT} was killed" in world.run("nsm", "box", "--list").stderr
     done = world.box("true", directory=f"{HOME}/other")
     assert (
         f"a box was killed with the process that waited for it: before you go on in {PROJECT}"
@@ -328,26 +283,6 @@ def test_after_a_kill_the_next_box_tells_and_tidies(world: World) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.jail
-@needs_bwrap
-def test_a_list_of_boxes_tells_of_a_killed_one(world: World) -> None:
-    box = world.popen("nsm", "box", "--yes", "--", "sh", "-c", "echo on; sleep 60")
-    with ending(box):
-        assert box.stdout is not None
-        assert box.stdout.readline() == b"on\n"
-        assert "killed" not in world.run("nsm", "box", "--list").stderr
-        box.send_signal(signal.SIGKILL)
-        box.wait(COMMAND_TIMEOUT_S)
-        box.stdout.read()
-    for _ in range(2):
-        assert f"a box in {PROJECT} was killed" in world.run("nsm", "box", "--list").stderr
-    world.box("true")
-    assert "killed" not in world.run("nsm", "box", "--list").stderr
-
-
-@pytest.mark.slow
-@pytest.mark.jail
-@needs_bwrap
 def test_a_directory_that_is_renamed_meanwhile_is_tidied_and_looked_at(world: World) -> None:
     script = "echo on; read x; mkdir -p sub/.vscode; echo x >sub/.vscode/tasks.json"
     box = world.popen("nsm", "box", "--yes", "--", "sh", "-c", script)
@@ -361,8 +296,6 @@ def test_a_directory_that_is_renamed_meanwhile_is_tidied_and_looked_at(world: Wo
     assert sorted(os.listdir(world.host(f"{HOME}/renamed"))) == ["README.md", "sub"]
 
 
-@pytest.mark.jail
-@needs_bwrap
 def test_stand_ins_removed_by_the_host_and_made_by_the_box_are_told(world: World) -> None:
     script = "echo on; read x; mkdir -p .zed; echo x >.zed/settings.json"
     box = world.popen("nsm", "box", "--yes", "--", "sh", "-c", script)
@@ -375,8 +308,6 @@ def test_stand_ins_removed_by_the_host_and_made_by_the_box_are_told(world: World
 
 
 @pytest.mark.slow
-@pytest.mark.jail
-@needs_bwrap
 def test_a_person_is_shown_the_names(world: World) -> None:
     command = world.command("nsm", "box", "--", "true")
     with Terminal(command, world.variables, rows=60, columns=120) as terminal:
@@ -388,16 +319,12 @@ def test_a_person_is_shown_the_names(world: World) -> None:
         assert "cannot be made in the box" not in terminal.text
 
 
-@pytest.mark.jail
-@needs_bwrap
 def test_no_process_of_a_box_reaches_the_records(world: World) -> None:
     script = "ls -l /proc/[0-9]*/fd 2>/dev/null | grep -c nsm/boxes; ls ~/.local/state"
     done = world.box("sh", "-c", script)
     assert done.stdout == "0\n", done.stdout
 
 
-@pytest.mark.jail
-@needs_bwrap
 def test_opencode_has_a_directory_of_its_own(world: World) -> None:
     """opencode fails to start where it cannot write there."""
     done = world.box("sh", "-c", "echo x >.opencode/.gitignore && cat .opencode/.gitignore")
@@ -406,8 +333,6 @@ def test_opencode_has_a_directory_of_its_own(world: World) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.jail
-@needs_bwrap
 def test_an_opencode_directory_that_is_there_is_kept_and_can_be_written(world: World) -> None:
     there = f"{PROJECT}/.opencode"
     world.write(f"{there}/package.json", "{}")
@@ -427,8 +352,6 @@ def test_an_opencode_directory_that_is_there_is_kept_and_can_be_written(world: W
 
 
 @pytest.mark.slow
-@pytest.mark.jail
-@needs_bwrap
 def test_whenever_a_box_is_killed_the_next_one_tidies(world: World) -> None:
     """At any step: before its record, while stand-ins are made, as it runs, at its end."""
     for step in range(12):
@@ -450,8 +373,6 @@ def test_whenever_a_box_is_killed_the_next_one_tidies(world: World) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.jail
-@needs_bwrap
 def test_a_project_that_is_read_only_needs_none(world: World) -> None:
     world.host(PROJECT).chmod(0o555)
     done = world.box("ls", "-A")

@@ -8,7 +8,6 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -17,9 +16,6 @@ from nsmbox.host import program_links
 from nsmbox.host.tools import ProgramFinder, behind
 from nsmbox.model.plan import BoxError
 from nsmbox.protection.secrets import Known
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 class Home:

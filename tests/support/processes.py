@@ -92,9 +92,11 @@ class Watched:
 
     def __init__(self, pids: Iterable[int]) -> None:
         self._stack = ExitStack()
-        self.pidfds = [os.pidfd_open(pid) for pid in pids]
-        for pidfd in self.pidfds:
-            self._stack.callback(os.close, pidfd)
+        self.pidfds: list[int] = []
+        for pid in pids:
+            with suppress(ProcessLookupError):  # it has ended meanwhile
+                self.pidfds.append(os.pidfd_open(pid))
+                self._stack.callback(os.close, self.pidfds[-1])
 
     def __enter__(self) -> Self:
         return self

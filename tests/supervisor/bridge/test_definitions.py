@@ -42,7 +42,6 @@ from nsmd.model.settings import BridgeSettings, Settings
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterator
-    from pathlib import Path
 
     from nsmd.app.startup import Startup
 

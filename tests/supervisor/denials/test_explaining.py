@@ -23,7 +23,7 @@ from denial_notes import (
     python_package,
 )
 from nsmd.denials.explaining import explain
-from nsmd.denials.messages import PHRASES, TRIGGERS, is_beyond_machines, is_elsewhere
+from nsmd.denials.messages import PHRASES, TRIGGERS, is_beyond_machines
 from nsmd.denials.suspicion import SUSPICIOUS, looks_suspicious
 from nsmd.model.policy import policy_of
 from nsmd.model.values import (
@@ -236,29 +236,6 @@ def test_only_the_ends_of_a_flood_are_looked_at() -> None:
     assert notes_of(flood + line) == (FULL,)
     assert notes_of(line + flood) == (FULL,)
     assert notes_of(flood + line + flood) == ()
-
-
-@pytest.mark.parametrize(
-    ("host", "elsewhere"),
-    [
-        ("example.org", True),
-        ("192.0.2.1", True),
-        ("2606:4700::1", True),
-        ("db", True),
-        ("localhost", False),
-        ("LOCALHOST.", False),
-        ("nsm", False),
-        ("app.localhost", False),
-        ("127.0.0.1", False),
-        ("127.1.2.3", False),
-        ("[::1]", False),
-        ("0.0.0.0", False),
-        ("x.invalid", False),
-        ("", False),
-    ],
-)
-def test_which_hosts_are_elsewhere(host: str, elsewhere: bool) -> None:
-    assert is_elsewhere(host) is elsewhere
 
 
 @pytest.mark.parametrize(
