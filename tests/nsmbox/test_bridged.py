@@ -124,31 +124,6 @@ def test_without_programs_there_is_no_bridge_in_a_box(served: tuple[World, Super
     assert "deploying" not in done.stdout
 
 
-@pytest.mark.slow
-def test_people_in_a_box_have_the_same_by_the_command_line(
-    served: tuple[World, Supervisor],
-) -> None:
-    world, _ = served
-    script = """\
-nsm bridge ls --json
-nsm bridge run deploy a 'b c'; echo "deploy: $?"
-nsm bridge run wipe; echo "wipe: $?"
-nsm bridge help wipe; echo "help: $?"
-NSM_BRIDGE=wipe nsm bridge run wipe; echo "named: $?"
-"""
-    done = world.box("sh", "-c", script, options=("--bridge", "deploy"))
-    assert '"name": "deploy"' in done.stdout
-    assert "deploying a b c as SECRET of ada: ssh key\ndeploy: 0" in done.stdout
-    ends = [
-        line for line in done.stdout.splitlines() if line.startswith(("wipe:", "help:", "named:"))
-    ]
-    assert len(ends) == 3
-    assert all(not line.endswith(": 0") for line in ends)
-    assert "Program 'wipe' not found. Available: deploy" in done.stderr
-    assert "bin/deploy" not in done.stdout
-    assert not world.host(f"{HOME}/wiped").exists()
-
-
 def test_nothing_else_is_started_whatever_is_said_to_the_socket(
     served: tuple[World, Supervisor],
 ) -> None:

@@ -170,7 +170,7 @@ def test_a_git_file_that_a_box_has_written_shows_nothing_of_others(world: World)
 def test_a_link_that_comes_while_the_plan_is_shown_is_not_followed(world: World, name: str) -> None:
     """Another box, in an outer directory, could put one there, or in the place of the inner."""
     inner = f"{PROJECT}/inner"
-    world.write(f"{inner}/.vscode/tasks.json", "{}\n")
+    world.make_directory(f"{inner}/{name}")
     command = world.command("nsm", "box", "--", "cat", f"./{name}/id_ed25519", directory=inner)
     with Terminal(command, world.variables, rows=60, columns=120) as terminal:
         terminal.see("[n]o:")

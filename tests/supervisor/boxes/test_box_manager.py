@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import http.server
 import json
 import os
 import socket
 import subprocess
 import sys
 import tempfile
-import threading
 from contextlib import ExitStack, closing, contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 import trio
 
 import nsm
 from e2e_support import Supervisor, supervisor
+from host_server import host_server
 from nsm.wire.errors import (
     BadProjectError,
     BadRequestError,
@@ -363,33 +362,6 @@ def test_a_wrong_request_for_a_box_is_refused(shared: Supervisor, wrong: dict[st
         client.boxes.open(**{**good, **wrong})  # type: ignore[arg-type]
 
 
-class Server:
-    """A web server on this machine."""
-
-    def __init__(self) -> None:
-        class Handler(http.server.BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                self.send_response(200)
-                self.end_headers()
-                self.wfile.write(b"hello " + self.path.encode())
-
-            def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
-                pass
-
-        self._server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
-        self.port = self._server.server_address[1]
-        self._thread = threading.Thread(target=self._server.serve_forever)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
-
-
 def hand_over(sockets: Path, *descriptors: int) -> str:
     """Return the error for a client that passes descriptors for the proxy."""
     with socket.socket(socket.AF_UNIX) as connection:
@@ -415,8 +387,8 @@ def test_the_proxy_of_a_box_takes_one_socket_and_serves_its_list(
     shared: Supervisor, project: Path
 ) -> None:
     with (
-        Server() as server,
-        box(shared, project, network="allow", allow=[f"host.nsm.internal:{server.port}"]) as it,
+        host_server() as port,
+        box(shared, project, network="allow", allow=[f"host.nsm.internal:{port}"]) as it,
         socket.create_server(("127.0.0.1", 0)) as proxy,
         socket.create_server(("127.0.0.1", 0)) as second,
         open(os.devnull, "rb") as file,
@@ -428,8 +400,8 @@ def test_the_proxy_of_a_box_takes_one_socket_and_serves_its_list(
             assert "is not a TCP socket that listens" in hand_over(it.sockets, connected.fileno())
         assert hand_over(it.sockets, proxy.fileno()) == "ok"
         assert hand_over(it.sockets, second.fileno()) == "The box has a proxy already."
-        assert asked(proxy, f"http://host.nsm.internal:{server.port}/there").endswith(
-            "200 OK hello /there"
+        assert asked(proxy, f"http://host.nsm.internal:{port}/there").endswith(
+            "200 OK here is /there"
         )
         assert "403" in asked(proxy, "http://tracker.example/")
         row = next(row for row in person.boxes.list() if row.pid == it.process.pid)
@@ -476,16 +448,16 @@ def test_boxes_outlive_the_supervisor(project: Path) -> None:
     the same."""
     with (
         tempfile.TemporaryDirectory(prefix="nsm-") as path,
-        Server() as server,
+        host_server() as port,
         socket.create_server(("127.0.0.1", 0)) as proxy,
         supervisor(Path(path), config="[bridge]\nenabled = true\n") as first,
     ):
         for name in ("say", "other"):
             describe(Path(path) / "config/nsm/tools", name)
-        allowed = [f"host.nsm.internal:{server.port}"]
+        allowed = [f"host.nsm.internal:{port}"]
         made = Box(first, directory=str(project), network="allow", allow=allowed, programs=["say"])
         over = Box(first, directory=str(project), digest="f" * 64)
-        url = f"http://host.nsm.internal:{server.port}/x"
+        url = f"http://host.nsm.internal:{port}/x"
         try:
             assert hand_over(made.sockets, proxy.fileno()) == "ok"
             with made.client() as inside:
@@ -498,7 +470,7 @@ def test_boxes_outlive_the_supervisor(project: Path) -> None:
                 with made.client() as inside:
                     assert inside.run("print(x + 1)", env="python", session="s").stdout == "42\n"
                     has_one_program(inside)
-                assert asked(proxy, url).endswith("200 OK hello /x")
+                assert asked(proxy, url).endswith("200 OK here is /x")
                 assert "403" in asked(proxy, "http://tracker.example/")
                 with second.client() as person:
                     (row,) = person.boxes.list()
@@ -508,7 +480,7 @@ def test_boxes_outlive_the_supervisor(project: Path) -> None:
                 with made.client() as inside, second.client() as person:
                     assert inside.run("print(x)", env="python", session="s").stdout == "41\n"
                     has_one_program(inside)
-                    assert asked(proxy, url).endswith("200 OK hello /x")
+                    assert asked(proxy, url).endswith("200 OK here is /x")
                     made.end()
                     wait_for_its_end(person, made)
                 assert not made.sockets.exists()
