@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+import standin
 from box.world import AGENT, COMMAND_TIMEOUT_S, HOME, PROJECT, World, open_world
 from nsmbox.host import program_links
 from selection import one_in
@@ -20,7 +21,6 @@ from selection import one_in
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
-    import standin
 
 pytestmark = [pytest.mark.jail, pytest.mark.slow]
 
@@ -43,30 +43,13 @@ class NixHost:
 
     def run(self, script: str) -> str:
         """The output of a script of Bash that succeeds in a box."""
-        done = subprocess.run(
-            self.command(script),
-            env=self.world.variables,
-            cwd="/",
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=COMMAND_TIMEOUT_S,
-        )
+        done = self.world.run(str(self.program), "--yes", "run", "bash", "-c", script)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    def add(self, name: str, text: str) -> str:
-        """Have a file in the store; its path there."""
-        file = self.world.directory / name
-        file.write_text(text)
-        done = subprocess.run(
-            ["nix-store", "--add", str(file)],
-            env=self.place.environment,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        return done.stdout.strip()
+    def add(self, path: Path) -> str:
+        """Have a file or directory in the store; its path there."""
+        return standin.nix_tool(self.place, "nix-store", "--add", str(path))
 
 
 @pytest.fixture(scope="module")
@@ -128,14 +111,7 @@ def show_etc(host: NixHost) -> None:
     (static / "ssl/certs/ca-bundle.crt").write_text(CERTIFICATES)
     (static / "nix").mkdir()
     (static / "nix/nix.conf").write_text("experimental-features = nix-command flakes\n")
-    done = subprocess.run(
-        ["nix-store", "--add", str(static)],
-        env=host.place.environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    (etc / "static").symlink_to(done.stdout.strip())
+    (etc / "static").symlink_to(host.add(static))
     (etc / "nix").mkdir()
     (etc / "nix/nix.conf").symlink_to("/etc/static/nix/nix.conf")
     (etc / "ssl/certs/ca-bundle.crt").unlink(missing_ok=True)
@@ -196,7 +172,9 @@ def test_the_store_is_live_and_read_only(host: NixHost) -> None:
         assert box.stdin is not None
         assert box.stdout is not None
         assert box.stdout.readline() == "Read-only\n"
-        told, _ = box.communicate(f"{host.add('late', 'came later')}\n", COMMAND_TIMEOUT_S)
+        late = host.world.directory / "late"
+        late.write_text("came later")
+        told, _ = box.communicate(f"{host.add(late)}\n", COMMAND_TIMEOUT_S)
     assert told == "came later"
 
 

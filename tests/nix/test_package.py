@@ -77,7 +77,7 @@ def test_the_shim_of_the_package_starts_a_supervisor_with_its_presets(
 
 
 @pytest.mark.slow
-def test_its_units_start_it(built: Callable[[str], Path]) -> None:
+def test_the_units_of_the_package_start_its_supervisor(built: Callable[[str], Path]) -> None:
     package = built("default")
     units = package / "share/systemd/user"  # where home-manager looks
     assert (package / "lib/systemd/user").samefile(units)  # and NixOS
