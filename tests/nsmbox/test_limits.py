@@ -131,6 +131,13 @@ def test_many_directories_may_take_more_descriptors_than_a_shell_allows(world: W
     assert not world.host("/home/shared/of/1/.mcp.json").exists()
 
 
+@pytest.mark.slow
+def test_limits_are_configured(world: World) -> None:
+    world.write(f"{HOME}/.config/nsm/config.toml", "[box]\nprocesses = 40\n")
+    assert python(world, FORKS).endswith("Resource temporarily unavailable")
+    assert python(world, FORKS, options=("--limit", "processes=900")) == "all of them"
+
+
 HOG = """
 import subprocess, sys
 child = subprocess.run(

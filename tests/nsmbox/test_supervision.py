@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
 import time
 from typing import TYPE_CHECKING, cast
@@ -9,6 +11,7 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 import nsm
+from e2e_support import holder_pid
 from nsm.wire.errors import OverloadedError
 from nsm.wire.host import BoxPlace, BoxRow
 from nsmbox.start import supervisor
@@ -71,6 +74,18 @@ def test_a_shutdown_is_told_to_the_person_and_the_agent(world: World) -> None:
         assert b"Tell the user: end this box" in said_inside
         _, said = box.communicate()
         assert GONE in said, "it is told at the end, too: agents draw over what comes meanwhile"
+
+
+@pytest.mark.slow
+def test_the_end_of_supervisor_and_holder_is_told(world: World) -> None:
+    with world.supervisor() as supervisor, ending(up(world)) as box:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as link:
+            holder = holder_pid(link, supervisor.directory)
+        os.kill(supervisor.pid, signal.SIGSTOP)  # it would start another holder
+        for pid in (holder, supervisor.pid):
+            os.kill(pid, signal.SIGKILL)
+        assert told(box).startswith(GONE)
+        box.communicate()
 
 
 @pytest.mark.slow
