@@ -13,7 +13,7 @@ import pytest
 import trio
 import trio.testing
 
-from nsmd.app.daemon import STATUS_PERIOD_S, ServiceStatus, watchdog_period_s
+from nsmd.app.daemon import STATUS_PERIOD_S, ServiceStatus
 from nsmd.app.service_manager import (
     LISTEN_VARIABLES,
     PassedDescriptors,
@@ -221,22 +221,6 @@ def test_the_next_program_has_time_to_load(manager: Manager, own_s: int, given_s
     manager.environment["WATCHDOG_USEC"] = f"{own_s}000000"
     ServiceStatus(manager.environment, lambda: (0, 0, 0)).ends("reload")
     assert manager.told()[1:] == [f"WATCHDOG_USEC={given_s}000000"]
-
-
-@pytest.mark.parametrize(
-    ("variables", "period_s"),
-    [
-        ({}, None),
-        ({"WATCHDOG_USEC": "0"}, None),
-        ({"WATCHDOG_USEC": "soon"}, None),
-        ({"WATCHDOG_USEC": "3000000"}, 1.5),
-        ({"WATCHDOG_USEC": "3000000", "WATCHDOG_PID": "1"}, None),
-    ],
-)
-def test_the_watchdog_s_period_is_half_of_its_time(
-    variables: dict[str, str], period_s: float | None
-) -> None:
-    assert watchdog_period_s(variables) == period_s
 
 
 async def test_a_drain_has_the_time_that_it_was_given(

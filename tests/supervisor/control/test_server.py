@@ -284,34 +284,6 @@ async def test_silent_connections_are_closed() -> None:
         assert trio.current_time() - start == pytest.approx(HELLO_TIMEOUT_S)
 
 
-async def test_a_client_that_never_reads_slows_nobody() -> None:
-    async def flood(agent: FakeAgent, jail: FakeJail) -> None:
-        await agent.be_ready()
-        while True:
-            frame = await agent.receive()
-            if frame["type"] != "execute":
-                continue
-            if frame["code"] == "flood":
-                for _ in range(200):
-                    await agent.send(
-                        {
-                            "type": "output",
-                            "id": frame["id"],
-                            "stream": "stdout",
-                            "text": "x" * 65536,
-                        }
-                    )
-            await agent.answer(frame, stdout=frame["code"])
-
-    async with bench(flood) as it:
-        deaf = await it.connect()
-        await deaf.start("run", env="python", code="flood", session="f", stream=True)
-        good = await it.connect()
-        for _ in range(5):
-            assert (await good.call("run", env="python", code="ok"))["stdout"] == "ok"
-        await good.call("kill", targets=["f"])
-
-
 async def test_a_client_that_vanishes_while_it_is_sent_output_is_no_fault(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -83,17 +83,6 @@ async def test_scopes_keep_names_apart() -> None:
         assert "analysis" not in foreign.value.hint
 
 
-async def test_many_sessions_of_one_name_are_counted_and_not_all_listed() -> None:
-    async with bench() as it:
-        for n in range(30):
-            await it.run(client=dataclasses.replace(ALICE, scope=f"scope{n}"))
-        with pytest.raises(AmbiguousSessionError, match="30 sessions are called 'a'") as error:
-            it.run_service.find("a")
-        assert len(error.value.message) < 500
-        assert len(error.value.data["ids"]) == 30
-        assert it.run_service.find("scope7/a").id == error.value.data["ids"][7]
-
-
 async def test_a_markdown_fence_is_taken_off() -> None:
     async with bench() as it:
         result = await it.run("```js\nx\n```", env="python")
@@ -161,18 +150,6 @@ async def test_bad_requests_say_what_is_wrong(
             it.run_service.submit(dataclasses.replace(request, **fields))  # type: ignore[arg-type]
         assert says in str(caught.value)
         assert it.launcher.jails == []
-
-
-async def test_the_largest_code_is_taken() -> None:
-    async def counting(agent: FakeAgent, jail: FakeJail) -> None:
-        await agent.be_ready()
-        while True:
-            frame = await agent.receive()
-            await agent.answer(frame, stdout=str(len(frame["code"])))
-
-    async with bench(behave=counting) as it:
-        code = "#" * MAX_CODE_BYTES
-        assert (await it.run(code)).outcome.stdout == str(MAX_CODE_BYTES)
 
 
 async def test_a_longer_limit_is_clamped_and_said() -> None:

@@ -17,7 +17,7 @@ from trio.testing import (
 )
 
 from fake_runner import FakeRunner, a_project, echo
-from json_peer import MODERN_META, Peer, call_params, text_of
+from json_peer import Peer, call_params, text_of
 from mcp_peer import attachment, serve_stream, served
 from nsm.wire.errors import (
     BadProjectError,
@@ -80,17 +80,6 @@ async def test_nothing_is_expected_of_a_client_whose_project_is_refused() -> Non
         await peer.initialize("2025-06-18")
         await peer.request("tools/list")
         assert runner.expected == []
-
-
-async def test_both_eras_on_one_connection_request_by_request() -> None:
-    """At least one widely used client sends `initialize` after a successful discovery."""
-    async with attachment(FakeRunner(echo)) as peer:
-        await peer.attach()
-        assert "result" in await peer.request("server/discover", {"_meta": MODERN_META})
-        await peer.initialize("2025-06-18")
-        for code in ("a", "b", "c"):
-            assert text_of(await peer.call({"code": code, "env": "python"})) == code
-            assert text_of(await peer.call({"code": code, "env": "python"}, modern=True)) == code
 
 
 async def test_a_batch_is_served_message_by_message() -> None:

@@ -276,19 +276,3 @@ async def test_a_program_needs_no_project() -> None:
         runner.project = a_project("/home/u/p")
         await call(peer, "execute", {"program": "deploy"})
         assert (await programs.next()).asked.caller.scope == "old-client:/home/u/p"
-
-
-async def test_a_fault_of_nsm_is_not_the_models(caplog: pytest.LogCaptureFixture) -> None:
-    programs = FakePrograms("deploy")
-
-    def fail(_: FakeProgramCall) -> None:
-        raise RuntimeError("oops")
-
-    programs.auto = fail
-    async with served(FakeRunner(), programs=programs) as peer:
-        text = text_of(await call(peer, "execute", {"program": "deploy"}))
-        assert text == (
-            "nsm failed to carry out the call.\nWhether the program ran is unknown. "
-            "The supervisor's log has the details."
-        )
-        assert "a call of execute failed" in caplog.text

@@ -39,17 +39,6 @@ def without_id(answer: Message) -> Message:
     return {key: value for key, value in answer.items() if key != "id"}
 
 
-async def test_cancelling_twice_or_too_late_does_nothing() -> None:
-    runner = FakeRunner(echo)
-    async with served(runner) as peer:
-        await peer.call(CODE)
-        execution = await runner.next()
-        for _ in range(2):
-            await peer.notify("notifications/cancelled", {"requestId": 2})
-        assert (await peer.request("ping"))["result"] == {}
-        assert not execution.interrupted.is_set()
-
-
 async def test_an_id_in_use_is_refused_and_the_first_is_answered() -> None:
     runner = FakeRunner()
     async with served(runner) as peer:

@@ -13,14 +13,12 @@ from nsmd.model.settings import PoolSettings
 from nsmd.pool.policy import (
     EXPECTED_S,
     HIGH_PERCENT,
-    MAX_BACKOFF_S,
     MOST_AT_ONCE,
     UNKNOWN_COST_BYTES,
     KindSeen,
     MemorySeen,
     Observation,
     PoolPlan,
-    backoff_s,
     plan,
     refill_at,
     starts_at_once,
@@ -198,45 +196,12 @@ def test_cold_starts_want_more_than_forks_at_the_same_rate() -> None:
     assert "40.0 calls a second, 60 ms" in made.kinds[0].why
 
 
-def test_a_burst_is_remembered() -> None:
-    made = plan(observe(dataclasses.replace(USED, burst=8.2)))
-    assert made.kinds[0].wanted == 8
-    assert "8 calls came at once" in made.kinds[0].why
-
-
 def test_room_is_made_by_least_recent_use() -> None:
     old, new = (dataclasses.replace(USED, idle_s=s, burst=4.0) for s in (60.0, 1.0))
     assert wanted(plan(observe(old, new, max_spares=5))) == [2, 3]
     assert wanted(plan(observe(old, new, max_spares=1))) == [0, 1]
     assert plan(observe(old, new, max_spares=5)).starts == (1, 0, 1, 0, 1)
     assert "max_spares = 1" in plan(observe(old, new, max_spares=1)).kinds[0].why
-
-
-def test_an_expected_kind_has_one_for_a_while() -> None:
-    expected = KindSeen(expected_s=1.0)
-    assert wanted(plan(observe(expected))) == [1]
-    assert plan(observe(expected)).again_s == pytest.approx(EXPECTED_S - 1)
-    assert wanted(plan(observe(KindSeen(expected_s=EXPECTED_S)))) == [0]
-    assert wanted(plan(observe(expected, min_spares=0))) == [0]
-
-
-def test_failed_starts_are_planned_less_and_less_often() -> None:
-    assert [backoff_s(n) for n in (0, 1, 2, 3)] == [0, 1, 2, 4]
-    assert backoff_s(10_000) == MAX_BACKOFF_S
-    failed = dataclasses.replace(USED, failures=3, failed_s=1.5)
-    made = plan(observe(failed))
-    assert wanted(made) == [0]
-    assert made.again_s == pytest.approx(2.5)
-    assert "3 failed in a row; tried again after 4 s" in made.kinds[0].why
-    assert wanted(plan(observe(dataclasses.replace(failed, failed_s=4.0)))) == [1]
-
-
-def test_at_rest_the_only_time_is_the_end_of_use() -> None:
-    rested = dataclasses.replace(USED, spares=2)
-    watched = dataclasses.replace(PLENTY, watched=True)
-    assert plan(observe(rested, memory=watched)).again_s == pytest.approx(899)
-    assert plan(observe(rested)).again_s == 60  # where nobody tells of pressure
-    assert math.isinf(plan(observe(KindSeen(), memory=watched)).again_s)
 
 
 times = st.floats(0, 1000)

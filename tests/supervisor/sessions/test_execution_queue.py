@@ -29,21 +29,6 @@ if TYPE_CHECKING:
 pytestmark = virtual_time
 
 
-async def test_waiting_for_others_is_told() -> None:
-    async def slow(agent: FakeAgent, jail: FakeJail) -> None:
-        await agent.be_ready()
-        while True:
-            frame = await agent.receive()
-            await trio.sleep(3)
-            await agent.answer(frame)
-
-    async with bench(slow) as it:
-        await it.submit("warm").wait()
-        first, second = it.submit("first"), it.submit("second")
-        assert (await first.wait()).waited_s == 0
-        assert (await second.wait()).waited_s == pytest.approx(3)
-
-
 async def test_a_late_or_foreign_result_is_never_taken_for_an_answer() -> None:
     async def confused(agent: FakeAgent, jail: FakeJail) -> None:
         await agent.be_ready()

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from fakes import PYTHON
 from nsm.dataclass import replace
-from nsm.wire import transcripts as wire
 from nsm.wire.code import PLACE, Truncation
 from nsm.wire.errors import InternalError, NsmError, SessionEndedError
 from nsm.wire.transcripts import (
@@ -395,30 +394,6 @@ def test_a_flood_of_tiny_pieces_is_bounded() -> None:
 # On the wire
 
 
-async def test_jobs_are_told_in_order(it: Bench) -> None:
-    it.run("before")
-    it.start_job("1", "make 'the test'")
-    it.run("after")
-    it.end_job("1", exit_code=2)
-    header, *found = entries(it.transcript.read())
-    assert isinstance(header, SessionStart)
-    assert header.dropped == 0
-    assert [type(entry) for entry in found] == [
-        ExecutionStart,
-        ExecutionEnd,
-        JobStart,
-        ExecutionStart,
-        ExecutionEnd,
-        JobEnd,
-    ]
-    start, end = found[2], found[5]
-    assert isinstance(start, JobStart)
-    assert (start.job, start.client, start.command) == ("1", "nsm", "make 'the test'")
-    assert end == JobEnd("1", "make 'the test'", "error", 2, 0, 1.5, 300)
-    for entry in (start, end):
-        assert wire.entry(*wire.to_wire(entry)) == entry
-
-
 async def test_the_last_executions_begin_where_they_were_sent(it: Bench) -> None:
     it.start_job("1")
     it.run("first")
@@ -438,19 +413,3 @@ async def test_the_last_executions_begin_where_they_were_sent(it: Bench) -> None
     assert told(1) == ["second", "job 1"]
     assert told(2) == ["first", "job 2", "second", "job 1"]
     assert told(3) == ["job 1", "first", "job 2", "second", "job 1"]
-
-
-async def test_many_jobs_are_bounded(it: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transcript, "MAX_TRANSCRIPT_BYTES", 20_000)
-    it.run("the first")
-    for number in range(1000):
-        it.start_job(str(number), "x" * 200_000)
-        it.end_job(str(number))
-    assert it.transcript.size_bytes <= 20_000
-    header, *found = entries(it.transcript.read())
-    assert isinstance(header, SessionStart)
-    assert header.dropped == 1
-    assert 0 < len(found) < 60
-    starts = [entry for entry in found if isinstance(entry, JobStart)]
-    assert all(len(entry.command) == MAX_CODE_CHARS for entry in starts)
-    assert all(entry.command_omitted == 200_000 - MAX_CODE_CHARS for entry in starts)
