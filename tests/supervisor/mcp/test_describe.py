@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import re
 import time
 from typing import Any
 
@@ -208,24 +207,6 @@ def test_hints_tell_what_usable_environments_reach(
     assert hints["destructiveHint"] is destructive
     assert hints["openWorldHint"] is open_world
     assert hints["readOnlyHint"] is False
-
-
-@pytest.mark.parametrize(
-    ("tool", "arguments", "says"),
-    [
-        ("execute", ["deploy"], "The arguments must be an object."),
-        ("execute", {"argv": []}, "`execute` has no argument 'argv'.\nDid you mean 'args'?"),
-        ("execute", {"command": "x"}, "no argument 'command'.\nExample: {"),
-        ("help", {"args": []}, "`help` has no argument 'args'."),
-        ("list_programs", {"program": "a"}, "It takes no arguments."),
-    ],
-)
-def test_errors_about_arguments_of_a_program_name_the_right_ones(
-    tool: str, arguments: object, says: str
-) -> None:
-    with pytest.raises(BadRequestError, match=re.escape(says.partition("\n")[0])) as raised:
-        bridge_tools.parse(tool, arguments)
-    assert says in f"{raised.value.message}\n{raised.value.hint}"
 
 
 def test_a_long_unknown_argument_costs_little() -> None:
