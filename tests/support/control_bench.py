@@ -143,7 +143,6 @@ class Bench:
         self.uid = os.getuid()
         self.attached: list[bytes] = []
         self.scopes: list[tuple[str | None, bool]] = []
-        self.peers: list[tuple[int, int]] = []
         self.ends: list[socket.socket] = []
         self._nursery = nursery
         self.wanted: tuple[Settings | None, list[str]] = (Settings(), [])
@@ -241,7 +240,7 @@ class Bench:
     ) -> None:
         self.attached.append(first_bytes)
         self.scopes.append((None if client_limits is None else client_limits.scope, confined))
-        self.peers.append(peer)
+        del peer
 
 
 @asynccontextmanager

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from nsm.wire.errors import NsmError
+from nsmd.agent_link.frames import JobFacts
 from nsmd.jail import Jail
 from nsmd.model.policy import policy_of
 from nsmd.model.values import Environment, JailSizes, JailSpec, SessionLimits
@@ -249,3 +250,28 @@ async def no_usage(pids: Sequence[int]) -> Mapping[int, Usage]:
     """Instead of /proc: fake jails are no processes, and a thread would confuse virtual time."""
     del pids
     return {}
+
+
+def job_facts(job: str = "1", **changes: Any) -> JobFacts:
+    """Facts of a job that has ended with 0."""
+    facts = JobFacts(
+        job=job,
+        argv=("make", "the test"),
+        cwd="/workspace",
+        pid=7,
+        tty=False,
+        running=False,
+        takes_input=False,
+        age_s=2.5,
+        duration_s=1.5,
+        exit_code=0,
+        signal=0,
+        timed_out=False,
+        stopped=False,
+        user_s=0.1,
+        system_s=0.1,
+        max_rss_bytes=1,
+        output_bytes=300,
+        input_bytes=0,
+    )
+    return facts._replace(**changes)

@@ -14,7 +14,7 @@ import trio
 import trio.testing
 
 from control_bench import Bench, bench
-from fakes import CAPABILITIES
+from fakes import CAPABILITIES, job_facts
 from nsm.wire.errors import AuditFailedError, BadRequestError, NsmError, StartFailedError
 from nsm.wire.messages import Cancel
 from nsmd.bridge.calls import ProgramCall
@@ -262,26 +262,7 @@ async def several_passes() -> None:
         await trio.lowlevel.checkpoint()
 
 
-JOB: Mapping[str, Any] = {
-    "job": "1",
-    "argv": ["make"],
-    "cwd": "/workspace",
-    "pid": 7,
-    "tty": False,
-    "running": True,
-    "takes_input": False,
-    "age_s": 1.0,
-    "duration_s": 1.0,
-    "exit_code": None,
-    "signal": 0,
-    "timed_out": False,
-    "stopped": False,
-    "user_s": 0.0,
-    "system_s": 0.0,
-    "max_rss_bytes": 0,
-    "output_bytes": 0,
-    "input_bytes": 0,
-}
+JOB: Mapping[str, Any] = job_facts(running=True, exit_code=None)._asdict()
 
 
 async def quick_jobs(agent: FakeAgent, jail: FakeJail) -> None:
@@ -327,7 +308,7 @@ async def test_jobs_by_outcome() -> None:
                 "name": "a",
                 "outcome": "ok",
                 "exit_code": 0,
-                "duration_s": 1.0,
+                "duration_s": 1.5,
             },
         ]
         await peer.call("kill", all=True)

@@ -10,7 +10,7 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fakes import PYTHON
+from fakes import PYTHON, job_facts
 from nsm.dataclass import replace
 from nsm.wire.code import PLACE, Truncation
 from nsm.wire.errors import InternalError, NsmError, SessionEndedError
@@ -24,7 +24,6 @@ from nsm.wire.transcripts import (
     OutputPiece,
     SessionStart,
 )
-from nsmd.agent_link.frames import JobFacts
 from nsmd.model.values import ClientIdentity, Outcome, Output, RunRequest, StreamName, Tenancy
 from nsmd.sessions.transcripts import TranscriptStore, transcript
 from nsmd.sessions.transcripts.record import (
@@ -77,37 +76,13 @@ class Bench:
         self.transcript.finish(Outcome(stdout=stdout, stderr=stderr, exit_code=0))
 
     def start_job(self, job: str, command: str = "make test") -> None:
-        self.transcript.job_started("nsm", facts(job, running=True), command)
+        self.transcript.job_started("nsm", job_facts(job, running=True), command)
 
     def end_job(self, job: str, **changes: Any) -> None:
-        self.transcript.job_ended(facts(job, **changes))
+        self.transcript.job_ended(job_facts(job, **changes))
 
     def say(self, text: str, stream: StreamName = "stdout") -> None:
         self.transcript.output(Output(stream=stream, text=text))
-
-
-def facts(job: str, **changes: Any) -> JobFacts:
-    ended = JobFacts(
-        job=job,
-        argv=("make", "the test"),
-        cwd="/workspace",
-        pid=7,
-        tty=False,
-        running=False,
-        takes_input=False,
-        age_s=2.5,
-        duration_s=1.5,
-        exit_code=0,
-        signal=0,
-        timed_out=False,
-        stopped=False,
-        user_s=0.1,
-        system_s=0.1,
-        max_rss_bytes=1,
-        output_bytes=300,
-        input_bytes=0,
-    )
-    return ended._replace(**changes)
 
 
 @pytest.fixture

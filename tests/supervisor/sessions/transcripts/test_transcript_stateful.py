@@ -11,10 +11,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from fakes import PYTHON
+from fakes import PYTHON, job_facts
 from nsm.wire.errors import SessionEndedError
 from nsm.wire.transcripts import ExecutionEnd, ExecutionStart, JobEnd, JobStart, OutputPiece
-from nsmd.agent_link.frames import JobFacts
 from nsmd.model.values import ClientIdentity, Outcome, Output, RunRequest, StreamName, Tenancy
 from nsmd.sessions.transcripts import TranscriptStore, record, transcript
 
@@ -28,12 +27,6 @@ TENANCY = Tenancy(name="a", scope="s", client="c", idle_timeout_s=1, max_lifetim
 Sessions = st.integers(0, 1)
 Sizes = st.sampled_from([1, 10, 1000, 3000])
 Pieces = st.lists(st.tuples(st.sampled_from(["stdout", "stderr"]), Sizes), max_size=4)
-
-
-def facts(job: str) -> JobFacts:
-    """A job, of which only the number matters."""
-    words = ("make",), "/", 1, False, False, False
-    return JobFacts(job, *words, 0.0, 0.0, 0, 0, False, False, 0.0, 0.0, 0, 0, 0)
 
 
 class Follower:
@@ -164,7 +157,7 @@ class Transcripts(RuleBasedStateMachine):
     @rule(which=Sessions, starts=st.booleans())
     def note_job(self, which: int, starts: bool) -> None:
         self.count += 1
-        told = facts(str(self.count))
+        told = job_facts(str(self.count))
         if starts:
             self.open[which].job_started("c", told, "make")
         else:
