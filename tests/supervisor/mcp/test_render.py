@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -19,181 +20,141 @@ from nsmd.mcp import render
 from nsmd.mcp.render import ToolReply, render_error, render_result, show_displays, unlike_json
 from nsmd.model.values import Outcome, RunOutcome
 
-
-def ran(stdout: str = "", stderr: str = "", exit_code: int = 0, **more: object) -> RunOutcome:
-    outcome = Outcome(stdout=stdout, stderr=stderr, exit_code=exit_code, **more)  # type: ignore[arg-type]
-    return a_result(outcome)
-
-
-def truncated(file: str | None = "/workspace/.nsm/out") -> dict[str, Truncation]:
-    return {"stdout": Truncation(123_456, file, total_bytes=200_000, file_bytes=200_000)}
+OF_A_CALL = {
+    *("session", "created", "replaced", "waited_s", "timeout_s", "clamped_from_s"),
+    *("notes", "longest_s", "keeps_state"),
+}
 
 
-TIMED_OUT = Outcome(stdout="", stderr="", exit_code=124, timed_out=True)
+def ran(stdout: str = "", stderr: str = "", exit_code: int = 0, **more: Any) -> RunOutcome:
+    """A result; `more` is of the call (`a_result`) or of its outcome."""
+    of_call = {name: more.pop(name) for name in OF_A_CALL & more.keys()}
+    outcome = Outcome(stdout=stdout, stderr=stderr, exit_code=exit_code, **more)
+    return a_result(outcome, **of_call)
 
-GOLDEN: list[tuple[str, RunOutcome, str, bool]] = [
-    ("output", ran("hi\n"), "hi\n", False),
-    ("nothing", ran(), "(no output)\n", False),
-    ("both streams", ran("out\n", "err\n"), "out\n--- stderr ---\nerr\n", False),
-    ("stderr alone", ran("", "err\n"), "--- stderr ---\nerr\n", False),
-    ("failed", ran("", "Traceback\n", 1), "--- stderr ---\nTraceback\n[exit code 1]", True),
-    ("failed without a word", ran(exit_code=3), "[exit code 3]", True),
-    (
-        "timed out",
-        ran("tick\n", exit_code=124, timed_out=True),
-        "tick\n[timed out after 30 s; exit code 124]",
-        True,
-    ),
-    (
-        "timed out, with room for a longer limit",
-        a_result(TIMED_OUT, session="a", timeout_s=5, longest_s=30, keeps_state=True),
-        "[timed out after 5 s; exit code 124]\n[timeout_seconds may be up to 30]",
-        True,
-    ),
-    (
-        "timed out at the longest limit",
-        a_result(TIMED_OUT, session="a", longest_s=30, keeps_state=True),
+
+def truncated(file: str | None, file_bytes: int = 200_000) -> dict[str, Truncation]:
+    return {"stdout": Truncation(123_456, file, total_bytes=200_000, file_bytes=file_bytes)}
+
+
+timed_out = partial(ran, exit_code=124, timed_out=True, longest_s=30, keeps_state=True)
+
+TOLD: dict[str, tuple[RunOutcome, str]] = {
+    "output": (ran("hi\n"), "hi\n"),
+    "nothing": (ran(), "(no output)\n"),
+    "both streams": (ran("out\n", "err\n"), "out\n--- stderr ---\nerr\n"),
+    "stderr alone": (ran("", "err\n"), "--- stderr ---\nerr\n"),
+    "failed": (ran("", "Traceback\n", 1), "--- stderr ---\nTraceback\n[exit code 1]"),
+    "failed without a word": (ran(exit_code=3), "[exit code 3]"),
+    "timed out in a one-shot": (
+        timed_out("tick\n"),
         (
-            "[timed out after 30 s; exit code 124]\n[longer work: `background` in this "
-            "session, then ask with `job`]"
+            "tick\n[timed out after 30 s; exit code 124]\n"
+            "[longer work: `background` in a session, then ask with `job`]"
         ),
-        True,
     ),
-    (
-        "timed out, and the interpreter with it",
-        a_result(
-            Outcome(
-                stdout="",
-                stderr="",
-                exit_code=124,
-                timed_out=True,
-                interpreter_restarted=True,
-                restart_reason="It ignored the interrupt.",
-            ),
+    "timed out, with room for a longer limit": (
+        timed_out(session="a", timeout_s=5),
+        "[timed out after 5 s; exit code 124]\n[timeout_seconds may be up to 30]",
+    ),
+    "timed out at the longest limit": (
+        timed_out(session="a"),
+        (
+            "[timed out after 30 s; exit code 124]\n"
+            "[longer work: `background` in this session, then ask with `job`]"
+        ),
+    ),
+    "timed out, and the interpreter with it": (
+        timed_out(
             session="a",
+            longest_s=None,
+            interpreter_restarted=True,
+            restart_reason="It ignored the interrupt.",
         ),
         (
             "[timed out after 30 s; exit code 124; interpreter restarted (state lost): "
             "It ignored the interrupt]"
         ),
-        True,
     ),
-    (
-        "restarted before, for no known reason",
-        a_result(
-            Outcome(stdout="1\n", stderr="", exit_code=0, interpreter_restarted=True),
-            session="a",
-        ),
+    "restarted before, for no known reason": (
+        ran("1\n", session="a", interpreter_restarted=True),
         "1\n[interpreter restarted (state lost)]",
-        False,
     ),
-    (
-        "stopped by a rule, whereupon it went on",
-        a_result(Outcome(stdout="ok\n", stderr="", exit_code=0), notes=("policy: a\x1b\n]b",)),
+    "stopped by a rule, whereupon it went on": (
+        ran("ok\n", notes=("policy: a\x1b\n]b",)),
         "ok\n[policy: a ]b]",
-        False,
     ),
-    (
-        "an interpreter that ends with its one-shot is not news",
+    "an interpreter that ends with its one-shot is not news": (
         ran(exit_code=3, interpreter_restarted=True, restart_reason="bash exited."),
         "[exit code 3]",
-        True,
     ),
-    (
-        "interrupted by somebody",
+    "interrupted by somebody": (
         ran(exit_code=130, interrupted=True),
         "[interrupted; exit code 130]",
-        True,
     ),
-    (
-        "truncated in a one-shot",
+    "truncated in a one-shot": (
         ran("a\n", truncated=truncated(None)),
         (
             "a\n[stdout truncated, 121 KiB left out: repeat with a session to keep up to 64 MiB in "
             "a file]"
         ),
-        False,
     ),
-    (
-        "truncated in a session",
-        a_result(Outcome(stdout="a\n", stderr="", exit_code=0, truncated=truncated()), session="s"),
+    "truncated in a session": (
+        ran("a\n", session="s", truncated=truncated("/workspace/.nsm/out")),
         "a\n[stdout truncated, 121 KiB left out: all of it is in /workspace/.nsm/out]",
-        False,
     ),
-    (
-        "a file that is full",
-        a_result(
-            Outcome(
-                stdout="a\n",
-                stderr="",
-                exit_code=0,
-                truncated={"stdout": Truncation(123_456, "/f", total_bytes=200_000, file_bytes=99)},
-            ),
-            session="s",
-        ),
+    "truncated in a session whose disk is full": (
+        ran("a\n", session="s", truncated=truncated(None)),
+        "a\n[stdout truncated, 121 KiB left out]",
+    ),
+    "a file that is full": (
+        ran("a\n", session="s", truncated=truncated("/f", 99)),
         (
             "a\n[stdout truncated, 121 KiB left out: its first 99 of 200,000 bytes are in /f "
             "(later ones were not kept)]"
         ),
-        False,
     ),
-    (
-        "a new session",
-        a_result(Outcome(stdout="1\n", stderr="", exit_code=0), session="a", created=True),
+    "a new session": (
+        ran("1\n", session="a", created=True),
         "1\n[session 'a' is new]",
-        False,
     ),
-    (
-        "a session that is not what the model thinks it is",
-        a_result(session="a", created=True, replaced="ended 12 min ago (idle timeout)"),
+    "a session that is not what the model thinks it is": (
+        ran(session="a", created=True, replaced="ended 12 min ago (idle timeout)"),
         (
             "(no output)\n[session 'a' is new: the earlier one ended 12 min ago (idle timeout); "
             "variables and /workspace were lost]"
         ),
-        False,
     ),
-    (
-        "waited",
-        a_result(waited_s=3.21, session="a"),
+    "waited": (
+        ran(session="a", waited_s=3.21),
         "(no output)\n[waited 3.2 s for an earlier call in this session]",
-        False,
     ),
-    (
-        "clamped",
-        a_result(clamped_from_s=600, timeout_s=30),
+    "clamped": (
+        ran(clamped_from_s=600, timeout_s=30),
         "(no output)\n[timeout_seconds lowered from 600 s to 30 s, the limit of python]",
-        False,
     ),
-    (
-        "a displayed value",
+    "a displayed value": (
         ran("1\n", displays=({"text/plain": "<Figure>", "text/html": "<b>"},)),
         "1\n<Figure>\n",
-        False,
     ),
-    (
-        "no image and its words",
+    "no image and its words": (
         ran(displays=({"image/png": "A" * 8000, "text/plain": "<Figure>"},)),
         "<Figure>\n[image/png, 6,000 bytes, cannot be shown: it is not a PNG]\n",
-        False,
     ),
-    (
-        "data",
+    "data": (
         ran("", "warn", displays=({"application/json": {"a": [1, "ä"]}}, {"x/y\n": 7})),
         '--- stderr ---\nwarn\n{"a": [1, "ä"]}\n[x/y, 0 bytes, is not shown]\n',
-        False,
     ),
-    ("surrogates", ran("a\ud800\ud83d\ude00\n"), "a\ufffd😀\n", False),
-    ("NUL is left as it is, and colours are not", ran("\x1b[31m\0\n"), "\0\n", False),
-]
+    "surrogates": (ran("a\ud800\ud83d\ude00\n"), "a\ufffd😀\n"),
+    "NUL is left as it is, and colours are not": (ran("\x1b[31m\0\n"), "\0\n"),
+}
 
 
-@pytest.mark.parametrize(
-    ("result", "text", "is_error"), [row[1:] for row in GOLDEN], ids=[row[0] for row in GOLDEN]
-)
-def test_a_result_is_told(result: RunOutcome, text: str, is_error: bool) -> None:
+@pytest.mark.parametrize(("result", "text"), TOLD.values(), ids=TOLD)
+def test_a_result_is_told(result: RunOutcome, text: str) -> None:
     reply = render_result(result)
     assert reply.text == text
-    assert reply.is_error is is_error
+    assert reply.is_error is (result.outcome.exit_code != 0)
 
 
 @pytest.mark.parametrize(
@@ -244,9 +205,7 @@ def test_an_error_has_no_images() -> None:
 )
 def test_a_note_about_images_left_out_says_how_to_get_them(session: str | None, where: str) -> None:
     wide = {"image/png": pictures.text(pictures.png(8001, 1))}
-    reply = render_result(
-        a_result(Outcome(stdout="", stderr="", exit_code=0, displays=(wide,)), session=session)
-    )
+    reply = render_result(ran(displays=(wide,), session=session))
     assert reply.images == ()
     assert where in reply.text
     assert f"`nsm cp {session or 'SESSION'}:PATH .`" in reply.text
@@ -255,8 +214,7 @@ def test_a_note_about_images_left_out_says_how_to_get_them(session: str | None, 
 def test_output_that_is_cut_twice_is_counted_once() -> None:
     text = "é" * 25_000 + "\n[... 700 bytes left out ...]\n" + "b" * 25_000
     told = {"stdout": Truncation(700, "/f", total_bytes=75_700, file_bytes=75_700)}
-    outcome = Outcome(stdout=text, stderr="", exit_code=0, truncated=told)
-    reply = render_result(a_result(outcome, session="s"))
+    reply = render_result(ran(text, session="s", truncated=told))
     assert reply.text == (
         "é" * 20_000
         + "\n[... 15,700 bytes left out ...]\n"
@@ -311,9 +269,9 @@ def test_a_build_log_is_cut() -> None:
 def test_images_leave_room_for_a_long_text() -> None:
     """Text and images are one line of JSON, which has a limit."""
     large = {"image/png": pictures.text(pictures.png(noise_bytes=3_500_000))}
-    outcome = Outcome(stdout="\0" * 2_000_000, stderr="", exit_code=0, displays=(large, large))
-    assert len(render_result(a_result(outcome), max_chars=10_000).images) == 2
-    reply = render_result(a_result(outcome), max_chars=10_000_000)
+    result = ran("\0" * 2_000_000, displays=(large, large))
+    assert len(render_result(result, max_chars=10_000).images) == 2
+    reply = render_result(result, max_chars=10_000_000)
     assert reply.images == ()
     assert "used up the room" in reply.text
 
