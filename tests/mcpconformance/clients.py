@@ -201,13 +201,10 @@ async def by_inspector(installed: Packages, way: Way, directory: Path) -> Seen:
         header = f"Authorization: {way.headers['Authorization']}"
         target = ["--transport", "http", "--server-url", way.url, "--header", header]
     else:
-        target = [*way.command]
-        for name, value in way.variables.items():
-            if value:  # it takes no empty ones
-                target += ["-e", f"{name}={value}"]
+        # It takes no empty variables.
+        named = [f"{name}={value}" for name, value in way.variables.items() if value]
+        target = [word for each in named for word in ("-e", each)] + [*way.command]
     start = [*program, "--cli", *target]
-    if not way.url:
-        start = [*program, "--cli", *target[len(way.command) :], *way.command]
     seen: Seen = {"calls": {}}
     listed = await _json_of([*start, "--method", "tools/list"], home=directory)
     seen["tools"] = [tool["name"] for tool in listed["tools"]]

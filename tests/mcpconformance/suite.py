@@ -30,6 +30,9 @@ REVISIONS = ("2025-11-25", "2026-07-28")
 
 MACHINE = platform.machine()
 LISTS = ("package.json", "package-lock.json")
+_DONE = "installed-lock.json"
+"""Copy of the lock file that was installed: what was broken off in the middle has none."""
+
 _INSTALL_TIMEOUT_S = 600
 _RUN_TIMEOUT_S = 300
 _RESULT = re.compile(r"server-(?P<name>.+)-\d{4}-\d\d-\d\dT[-\d]+Z")
@@ -125,51 +128,41 @@ class Verdict:
     note: str = ""
 
 
-def packages(directory: Path = CACHE, machine: str = MACHINE) -> Packages:
+def packages() -> Packages:
     """Find the installed packages.
-
-    Args:
-        directory: where.
-        machine: the processor, as `uname -m` has it.
 
     Raises:
         NotHereError: nothing, or something older than what the lists name.
     """
-    node = directory / "node_modules" / _NODES.get(machine, "-") / "bin" / "node"
+    node = CACHE / "node_modules" / _NODES.get(MACHINE, "-") / "bin" / "node"
     try:
-        same = all((directory / name).read_bytes() == (HERE / name).read_bytes() for name in LISTS)
+        same = (CACHE / _DONE).read_bytes() == (HERE / LISTS[1]).read_bytes()
     except FileNotFoundError:
         same = False
     if not same or not os.access(node, os.X_OK):
         raise NotHereError("npm's packages of the MCP conformance suite (make conformance)")
-    return Packages(directory=directory, node=node)
+    return Packages(directory=CACHE, node=node)
 
 
-def install(directory: Path = CACHE, machine: str = MACHINE) -> Packages:
+def install() -> Packages:
     """Have npm install what is not there, as its lock file says.
-
-    Args:
-        directory, machine: as for `packages`.
 
     Raises:
         NotHereError: there is no npm, it failed, or there is no Node for this machine.
     """
     with suppress(NotHereError):
-        return packages(directory, machine)
-    if machine not in _NODES:
-        raise NotHereError(f"a Node for {machine}: there is one for {', '.join(_NODES)}")
+        return packages()
+    if MACHINE not in _NODES:
+        raise NotHereError(f"a Node for {MACHINE}: there is one for {', '.join(_NODES)}")
     if shutil.which("npm") is None:
         raise NotHereError("npm (Debian, Ubuntu: apt-get install npm)")
-    directory.mkdir(parents=True, exist_ok=True)
-    # The lists come last: what was broken off in the middle is no installation.
-    work = directory / "new"
-    shutil.rmtree(work, ignore_errors=True)
-    work.mkdir()
+    CACHE.mkdir(parents=True, exist_ok=True)
+    (CACHE / _DONE).unlink(missing_ok=True)
     for name in LISTS:
-        shutil.copyfile(HERE / name, work / name)
+        shutil.copyfile(HERE / name, CACHE / name)
     done = subprocess.run(
         ["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund"],
-        cwd=work,
+        cwd=CACHE,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -179,11 +172,8 @@ def install(directory: Path = CACHE, machine: str = MACHINE) -> Packages:
     )
     if done.returncode != 0:
         raise NotHereError(f"what npm was to install; it says: {done.stdout[-1000:].strip()}")
-    shutil.rmtree(directory / "node_modules", ignore_errors=True)
-    for name in ("node_modules", *LISTS):
-        (work / name).replace(directory / name)
-    work.rmdir()
-    return packages(directory, machine)
+    shutil.copyfile(HERE / LISTS[1], CACHE / _DONE)
+    return packages()
 
 
 def requirements(installed: Packages, revision: str) -> dict[str, str]:
