@@ -11,7 +11,7 @@ import pytest
 import screens
 from e2e_support import supervisor
 from realjail import needs_bwrap
-from svgscreen import draw, plain, text_of
+from svgscreen import text_of
 
 pytestmark = [needs_bwrap, pytest.mark.jail]
 
@@ -33,14 +33,3 @@ def test_pictures_show_what_the_programs_show() -> None:
     for name, picture in taken.items():
         kept = (screens.PICTURES / f"{name}.svg").read_text()
         assert screens.form(text_of(kept)) == screens.form(text_of(picture)), HINT
-
-
-def test_a_picture_keeps_its_text() -> None:
-    screen = "\x1b[1;31mred <&> \x1b[0mplain\n  \x1b[7m reversed \x1b[27m\n"
-    assert text_of(draw(screen, columns=20)) == plain(screen).replace("reversed ", "reversed")
-
-
-def test_a_form_is_what_does_not_differ_from_run_to_run() -> None:
-    one = "train   running  9s   99.5  7.1 MiB  8a53cd2e\n"
-    assert screens.form(one) == screens.form("train  running 1m02s 3.0 120.9 MiB 0000ffff\n")
-    assert screens.form(one) != screens.form(one.replace("running", "idle"))
