@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import secrets
-import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass
 
 from conformance import judge
 from conformance.cases import Case, Language, Step
 from conformance.targets import LostAnswerError, Session, Target
-
-Status = Literal["passed", "failed", "not applicable"]
 
 PROBE_TIMEOUT_S = 20.0
 
@@ -24,39 +20,24 @@ class Report:
 
     Attributes:
         problems: what was expected and seen; empty unless it failed.
-        note: why it is not applicable.
+        note: why it is not applicable; empty if it is.
     """
 
-    case: Case
-    target: str
-    status: Status
-    problems: Sequence[str] = field(default_factory=tuple)
+    problems: Sequence[str] = ()
     note: str = ""
-    duration_s: float = 0.0
 
 
 def run_case(case: Case, target: Target) -> Report:
     """Run one case in a session of its own."""
-    note = target.lacks(case)
-    if note:
-        return Report(case=case, target=target.name, status="not applicable", note=note)
-    started = time.monotonic()
-    found: list[str] = []
+    if note := target.lacks(case):
+        return Report(note=note)
     try:
         with target.session(case) as session:
-            note = missing_module(case, session)
-            if note:
-                return Report(case=case, target=target.name, status="not applicable", note=note)
-            found += _Run(case, session).problems()
+            if note := missing_module(case, session):
+                return Report(note=note)
+            return Report(problems=_Run(case, session).problems())
     except LostAnswerError as error:
-        found.append(str(error))
-    return Report(
-        case=case,
-        target=target.name,
-        status="failed" if found else "passed",
-        problems=found,
-        duration_s=time.monotonic() - started,
-    )
+        return Report(problems=[str(error)])
 
 
 def missing_module(case: Case, session: Session) -> str:
@@ -70,19 +51,10 @@ def missing_module(case: Case, session: Session) -> str:
 
 
 def start(
-    cases: Iterable[Case],
-    target: Target,
-    pool: ThreadPoolExecutor,
-    on_report: Callable[[Report], object] = lambda _: None,
+    cases: Iterable[Case], target: Target, pool: ThreadPoolExecutor
 ) -> dict[str, Future[Report]]:
     """Run cases in a pool of threads; the futures have the cases' ids for keys."""
-
-    def run(case: Case) -> Report:
-        report = run_case(case, target)
-        on_report(report)
-        return report
-
-    return {case.id: pool.submit(run, case) for case in cases}
+    return {case.id: pool.submit(run_case, case, target) for case in cases}
 
 
 class _Run:

@@ -24,7 +24,7 @@ from contextlib import contextmanager
 from typing import Any, Protocol, cast
 
 import nsm
-from agent_process import AGENT
+from agent_process import AGENT, PYTHON
 from conformance.cases import LANGUAGES, Case, Language, Step
 from conformance.judge import Answer
 from sandbox.framing import FrameError, MessageReader, encode_frame
@@ -55,13 +55,7 @@ class Session(Protocol):
 
 
 class Target(Protocol):
-    """Opens sessions.
-
-    Attributes:
-        name: for reports.
-    """
-
-    name: str
+    """Opens sessions."""
 
     def lacks(self, case: Case) -> str:
         """Explain why the case cannot apply here; empty if it does."""
@@ -90,8 +84,6 @@ class AgentTarget:
             is its working directory in any case.
         variables: on top of PATH, HOME and LANG.
     """
-
-    name = "agent"
 
     def __init__(self, command: Sequence[str], variables: Mapping[str, str] | None = None) -> None:
         self._command = list(command)
@@ -297,8 +289,6 @@ class ControlTarget:
         environments: interpreter → environment.
     """
 
-    name = "control"
-
     def __init__(self, socket_path: str, environments: Mapping[Language, str]) -> None:
         self._socket_path = socket_path
         self._environments = dict(environments)
@@ -402,8 +392,6 @@ class McpTarget:
         control: the same supervisor, which is asked to interrupt.
         variables: lead `nsm-mcp` to it.
     """
-
-    name = "mcp"
 
     def __init__(self, control: ControlTarget, variables: Mapping[str, str]) -> None:
         self._control = control
@@ -569,19 +557,17 @@ def parts_of(text: str) -> tuple[str, str]:
 # ---------------------------------------------------------------------------------------- making
 
 
-def own_agent(
-    python: str = sys.executable, node: str | None = None, bash: str | None = None
-) -> AgentTarget:
-    """This project's agent, run by a Python of one's choice."""
-    command = [python, "-I", str(AGENT), "--workspace", "{workspace}"]
-    for option, program in (("--node", node or shutil.which("node")), ("--bash", bash)):
-        if program is not None:
-            command += [option, program]
+OTHER_AGENT = "NSM_TEST_AGENT"
+"""Variable with the command of another agent; {workspace} in it becomes the directory."""
+
+
+def chosen_agent() -> AgentTarget:
+    """This project's agent, or the one that the variable names."""
+    if other := os.environ.get(OTHER_AGENT):
+        return AgentTarget(shlex.split(other))
+    command = [PYTHON, "-I", str(AGENT), "--workspace", "{workspace}"]
+    if (node := shutil.which("node")) is not None:
+        command += ["--node", node]
     # A Python that is not installed for the system may need its libraries named.
     kept = {k: v for k, v in os.environ.items() if k == "LD_LIBRARY_PATH"}
     return AgentTarget(command, kept)
-
-
-def any_agent(command: str) -> AgentTarget:
-    """Another agent, by its command line."""
-    return AgentTarget(shlex.split(command))

@@ -43,8 +43,6 @@ def test_a_wrong_answer_is_told(step: Step, answer: Answer, says: str) -> None:
 class Liar:
     """A target whose session has one fault."""
 
-    name = "liar"
-
     def __init__(self, fault: str) -> None:
         self._fault = fault
         self._said = [""]
@@ -79,7 +77,5 @@ class Liar:
 def test_the_probe_finds_what_the_answer_itself_hides(fault: str) -> None:
     case = load_all()[0]
     case = replace(case, language="python", steps=(Step(code="pass"),))
-    assert run_case(case, Liar("none")).status == "passed"
-    report = run_case(case, Liar(fault))
-    assert report.status == "failed", report
-    assert "the next execution" in report.problems[0]
+    assert not run_case(case, Liar("none")).problems
+    assert "the next execution" in run_case(case, Liar(fault)).problems[0]
