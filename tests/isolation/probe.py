@@ -53,7 +53,6 @@ class Probe:
 
     Attributes:
         group: of attacks, as on the page of probes.
-        finding: its number in the list of findings that decided the design; None for others.
         source: where the attack is described.
         place: `code` runs in a session like any code; `agent` takes the agent's place as PID 1.
         code: calls `verdict` with what it could do, or with nothing; `not_here` where the kernel
@@ -70,7 +69,6 @@ class Probe:
 
     name: str
     group: Group
-    finding: int | None = None
     source: str
     language: Language = "python"
     place: Literal["code", "agent"] = "code"
@@ -91,6 +89,10 @@ class Probe:
     def weakness_of(self, kind: Kind) -> Weakness:
         """Weakness with which the probe must succeed in that kind of session."""
         return self.fork_weakness or self.weakness if kind == "forked" else self.weakness
+
+    def layers(self, kind: Kind) -> Mapping[str, Weakness]:
+        """Layers without one of which alone it must fail all the same, by name."""
+        return self.fork_held_twice if kind == "forked" else self.held_twice
 
 
 _PYTHON = """\

@@ -65,8 +65,3 @@ def sharing(kind: Kind, probe: Probe) -> list[Probe]:
 def groups_of(probes: Sequence[Probe] = PROBES) -> list[Group]:
     """Groups that have probes."""
     return [group for group in GROUPS if any(probe.group == group for probe in probes)]
-
-
-def named(probe: Probe) -> str:
-    """How tests are called."""
-    return probe.name

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from isolation.probe import Probe
 from isolation.stage import LIMIT_VARIABLES
-from isolation.weaken import UNFILTERED, UNFILTERED_FORK, Weakness, both, with_more, without
-from isolation.weaknesses import (
+from isolation.weaken import (
     DUMPABLE,
     GENEROUS,
     HOST_DIRECTORY,
@@ -14,6 +15,12 @@ from isolation.weaknesses import (
     NOT_FIRST,
     ONE_PIDS,
     TALKATIVE,
+    UNFILTERED,
+    UNFILTERED_FORK,
+    Weakness,
+    both,
+    with_more,
+    without,
     wrapped_agent,
 )
 
@@ -83,11 +90,15 @@ def stopped():
     return False
 """
 
+_of_agent = partial(Probe, group="agent")
+_of_environment = partial(Probe, group="environment")
+_of_processes = partial(Probe, group="processes")
+_of_supervisor = partial(Probe, group="supervisor")
+
 PROBES = (
     # ------------------------------------------------------------------------------- the agent
-    Probe(
+    _of_agent(
         name="agent-stopped",
-        group="agent",
         source="pid_namespaces(7): PID 1 gets no signal from within that it does not handle",
         code=f"""
 {_STOPPED}
@@ -109,9 +120,8 @@ verdict(done)
         weakness=NOT_FIRST,
         fork_weakness=ONE_PIDS,
     ),
-    Probe(
+    _of_agent(
         name="agent-stopped-by-the-kernel",
-        group="agent",
         source="fcntl(2), F_SETOWN and F_SETSIG: a descriptor has the kernel send any signal",
         code=f"""
 import fcntl
@@ -136,9 +146,8 @@ verdict(done and "stopped it")
         weakness=NOT_FIRST,
         fork_weakness=ONE_PIDS,
     ),
-    Probe(
+    _of_agent(
         name="agent-settings",
-        group="agent",
         source="proc(5): files of a process that can be written to, by its owner",
         code="""
 names = ("comm", "oom_score_adj", "coredump_filter", "clear_refs", "autogroup", "loginuid",
@@ -148,9 +157,8 @@ verdict([name for name in names
 """,
         weakness=DUMPABLE,
     ),
-    Probe(
+    _of_agent(
         name="agent-memory-by-address",
-        group="agent",
         source="process_vm_readv(2); in a fork all lies where it lies here",
         language="c",
         code="""
@@ -175,9 +183,8 @@ verdict(sorted(reached))
 """,
         weakness=DUMPABLE,
     ),
-    Probe(
+    _of_agent(
         name="agent-addresses",
-        group="agent",
         source="get_robust_list(2), proc(5): where things lie in the memory of a process",
         language="c",
         code="""
@@ -192,9 +199,8 @@ verdict([word for word, found in (("robust list", told), ("stat", max(numbers) >
 """,
         weakness=DUMPABLE,
     ),
-    Probe(
+    _of_agent(
         name="agent-namespaces",
-        group="agent",
         source="proc(5), ioctl_pidfd: handles on the namespaces of another process",
         language="c",
         code="""
@@ -211,9 +217,8 @@ verdict(found)
 """,
         weakness=DUMPABLE,
     ),
-    Probe(
+    _of_agent(
         name="agent-program",
-        group="agent",
         source="CVE-2026-25725: what the next fork would run",
         code="""
 def changed(path):
@@ -236,9 +241,8 @@ verdict([path for path in sorted(files)
 """,
         weakness=NOT_CLOSED,
     ),
-    Probe(
+    _of_agent(
         name="agent-shared-memory",
-        group="agent",
         source="memory that code and agent have in common",
         code="""
 PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -254,9 +258,8 @@ verdict(sum(shared) > PAGE and f"{sum(shared)} bytes of shared memory")
 """,
         weakness=_SHARING,
     ),
-    Probe(
+    _of_agent(
         name="agent-connection",
-        group="agent",
         source="unix(7), SO_PEERCRED: a socket whose other end is outside",
         code="""
 PEER = struct.Struct("3i")
@@ -274,9 +277,8 @@ verdict(found)
         weakness=_CONNECTED,
     ),
     # ------------------------------------------------------------------------- other processes
-    Probe(
+    _of_processes(
         name="strangers",
-        group="processes",
         source="pid_namespaces(7): all that /proc shows descends from PID 1",
         code="""
 def parent(pid):
@@ -299,9 +301,8 @@ else:
         weakness=HOST_PROC,
         fork_weakness=ONE_PIDS,
     ),
-    Probe(
+    _of_processes(
         name="processes-by-number",
-        group="processes",
         source="kill(2): a number that is not in /proc may be a process all the same",
         code="""
 def there(pid):
@@ -322,9 +323,8 @@ verdict([pid for pid in (*range(1, 1024), STAGE["host_pid"]) if pid not in known
         weakness=NOT_FIRST,
         fork_weakness=ONE_PIDS,
     ),
-    Probe(
+    _of_processes(
         name="session-of-the-starter",
-        group="processes",
         source="CVE-2017-5226: a session of processes that has a terminal somewhere",
         place="agent",
         code="""
@@ -332,9 +332,8 @@ verdict(os.getsid(0) == 0 and "in the session of a process outside")
 """,
         weakness=_OLD_TERMINAL,
     ),
-    Probe(
+    _of_processes(
         name="cgroup-namespace",
-        group="processes",
         source="cgroup_namespaces(7): names of the host's groups, and ways up in them",
         code="""
 theirs = STAGE["namespaces"]["cgroup"]
@@ -344,9 +343,8 @@ verdict(up + [theirs] * (os.readlink("/proc/self/ns/cgroup") == theirs))
 """,
         weakness=_ONE_CGROUP,
     ),
-    Probe(
+    _of_processes(
         name="filter-by-tracer",
-        group="processes",
         source="seccomp(2), notes: a tracer puts another call into the place of one let through",
         language="c",
         filtered=True,
@@ -385,9 +383,8 @@ else:
         fork_weakness=UNFILTERED_FORK,
     ),
     # ------------------------------------------------------- environment and command lines
-    Probe(
+    _of_environment(
         name="environment-of-node",
-        group="environment",
         source="environ(7): Node's copy of it",
         language="node",
         code=f"""
@@ -402,9 +399,8 @@ else:
 """,
         weakness=TALKATIVE,
     ),
-    Probe(
+    _of_environment(
         name="canary-in-memory",
-        group="environment",
         source="fork(2): a fork has the memory of its template",
         code="""
 import hashlib
@@ -429,9 +425,8 @@ verdict(found)
 """,
         weakness=TALKATIVE,
     ),
-    Probe(
+    _of_environment(
         name="canary-in-files",
-        group="environment",
         source="environ(7): a variable of whoever starts a jail, in any file that it shows",
         language="bash",
         code="""
@@ -441,9 +436,8 @@ verdict "$(grep -rlas 'hidden-[0-9a-f]\\{16\\}' $places | tr '\\n' ' ')"
 """,
         weakness=TALKATIVE,
     ),
-    Probe(
+    _of_environment(
         name="host-paths-in-command-lines",
-        group="environment",
         source="/proc/1/cmdline shows every bind",
         code="""
 def text(pid):
@@ -466,9 +460,8 @@ verdict([pid for pid in pids if STAGE["directory"] in (attempt(text, pid) or "")
             on_command_line=True,
         ),
     ),
-    Probe(
+    _of_environment(
         name="host-paths-in-code",
-        group="environment",
         source="PEP 552: compiled code bears the path of its source",
         code="""
 import gc, types
@@ -487,9 +480,8 @@ verdict(sorted(strange))
 """,
         weakness=_BUILT_ELSEWHERE,
     ),
-    Probe(
+    _of_environment(
         name="path-variable",
-        group="environment",
         source="CWE-427: PATH with a directory that can be written to",
         language="bash",
         code="""
@@ -505,7 +497,6 @@ esac; done; unset IFS; verdict "$found"
     Probe(
         name="descriptors-of-programs",
         group="descriptors",
-        finding=5,
         source="every descriptor that is not closed on exec goes on",
         language="bash",
         code="""
@@ -516,9 +507,8 @@ esac; done; verdict "$found"
         weakness=GENEROUS,
     ),
     # -------------------------------------------------------------- the supervisor's own files
-    Probe(
+    _of_supervisor(
         name="control-socket",
-        group="supervisor",
         source="unix(7): the socket by which the supervisor is told what to do",
         code="""
 names = ["/run/user/1000/nsm", "/run/user/0/nsm", "/run/nsm", "/tmp/nsm", "/workspace/.nsm",
@@ -533,9 +523,8 @@ verdict([place for place in names if attempt(connect, place)])
 """,
         weakness=_SUPERVISOR_IN_RUN,
     ),
-    Probe(
+    _of_supervisor(
         name="transcripts",
-        group="supervisor",
         source="docs/how-to/sessions.md: transcripts have what was said in other sessions",
         language="bash",
         code="""
@@ -546,9 +535,8 @@ done; verdict "$found"
 """,
         weakness=_SUPERVISOR_IN_RUN,
     ),
-    Probe(
+    _of_supervisor(
         name="settings-of-the-supervisor",
-        group="supervisor",
         source="docs/reference/configuration.md: values of [environments.NAME.env] are secrets",
         language="node",
         code="""
@@ -562,9 +550,8 @@ done; verdict "$found"
         weakness=HOST_DIRECTORY,
         fork_weakness=_SUPERVISOR_IN_RUN,
     ),
-    Probe(
+    _of_supervisor(
         name="files-that-run-later",
-        group="supervisor",
         source="CVE-2026-25725: files that are absent, and that siblings would run",
         code="""
 names = ["/etc/profile", "/etc/environment", "/etc/inputrc", "/etc/resolv.conf", "/etc/gitconfig",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 from isolation.probe import NUMBERS, Probe
 from isolation.stage import Stage
@@ -31,10 +32,11 @@ def _shows_keys(words: Arguments, _: Stage) -> Arguments:
     return [*words[: place - 2], *words[place + 1 :]]
 
 
+_of_kernel = partial(Probe, group="kernel")
+
 PROBES = (
-    Probe(
+    _of_kernel(
         name="system-calls",
-        group="kernel",
         source="decisions/0009: every call of the list of refusals",
         code=f"""
 calls = json.loads({json.dumps(_REFUSED)!r})
@@ -56,7 +58,6 @@ verdict([name for name, number, error in calls if refusal(number) != error])
     Probe(
         name="limits-of-the-agent",
         group="agent",
-        finding=8,
         source="prlimit(2): whoever has the same user may set them, dumpable or not",
         code="""
 import resource
@@ -70,9 +71,8 @@ verdict(done and "set a limit of PID 1")
         fork_weakness=UNFILTERED_FORK,
         filtered=True,
     ),
-    Probe(
+    _of_kernel(
         name="host-keys",
-        group="kernel",
         source="keyrings(7): /proc/keys names them whatever the namespace",
         needs="key",
         code=f"""

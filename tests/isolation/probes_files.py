@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from isolation.probe import Probe
 from isolation.weaken import (
+    HOST_DIRECTORY,
     MOUNTS_AS_THEY_COME,
+    NOT_CLOSED,
+    WRITABLE_PROJECT,
     Weakness,
     both,
     with_more,
     without,
 )
-from isolation.weaknesses import HOST_DIRECTORY, NOT_CLOSED, WRITABLE_PROJECT
+
+_of_devices = partial(Probe, group="devices")
+_of_files = partial(Probe, group="files")
 
 PROBES = (
-    Probe(
+    _of_files(
         name="host-directory",
-        group="files",
         source="proc(5): a file by its path, and by each way that /proc has to a root",
         code="""
 ways = ["", "/proc/self/root", "/proc/1/root", "/proc/self/cwd/..", "/proc/thread-self/root"]
@@ -24,9 +30,8 @@ verdict([way for way in ways if attempt(os.stat, way + STAGE["secret"])])
 """,
         weakness=HOST_DIRECTORY,
     ),
-    Probe(
+    _of_files(
         name="host-directory-from-bash",
-        group="files",
         source="path_resolution(7): the same by a shell's own commands",
         language="bash",
         code="""
@@ -36,9 +41,8 @@ done; verdict "$found"
 """,
         weakness=HOST_DIRECTORY,
     ),
-    Probe(
+    _of_files(
         name="host-directory-from-node",
-        group="files",
         source="path_resolution(7): the same by Node's file system",
         language="node",
         code="""
@@ -47,9 +51,8 @@ verdict(['', '/proc/self/root', '/proc/1/root']
 """,
         weakness=HOST_DIRECTORY,
     ),
-    Probe(
+    _of_files(
         name="top-level",
-        group="files",
         source="hier(7): what the root of a host has beside /usr",
         code="""
 shown = {"bin", "sbin", "lib", "lib32", "lib64", "libx32", "usr", "etc", "run", "proc", "dev"}
@@ -61,9 +64,8 @@ verdict(sorted(more))
 """,
         weakness=Weakness(arguments=with_more(lambda _: ["--ro-bind", "/var", "/var"])),
     ),
-    Probe(
+    _of_files(
         name="etc",
-        group="files",
         source="hier(7): settings, keys and people in /etc",
         code="""
 shown = {"alternatives", "ca-certificates", "crypto-policies", "fonts", "ld.so.cache"}
@@ -80,7 +82,6 @@ verdict(sorted(more) + private + people)
         name="run",
         group="supervisor",
         source="sockets that are visible can be connected",
-        finding=5,
         code="""
 ours = {"agent.py", "bin", "template.py", "filter", "policy.json"}
 verdict([name for name in attempt(os.listdir, "/run") or [] if name != "nsm"]
@@ -90,9 +91,8 @@ verdict([name for name in attempt(os.listdir, "/run") or [] if name != "nsm"]
             arguments=with_more(lambda stage: ["--ro-bind", stage.directory, "/run/user"])
         ),
     ),
-    Probe(
+    _of_devices(
         name="devices",
-        group="devices",
         source="null(4), mem(4), hier(7): devices by their names",
         code="""
 shown = {"core", "fd", "full", "null", "ptmx", "pts", "random", "shm", "stderr", "stdin"}
@@ -106,20 +106,17 @@ verdict(sorted(more) + os.listdir("/dev/shm"))
             )
         ),
     ),
-    Probe(
+    _of_devices(
         name="controlling-terminal",
-        group="devices",
         source="CVE-2017-5226: characters pushed into the terminal of whoever started the jail",
         code="""
 verdict(attempt(os.open, "/dev/tty", os.O_RDWR) is not None and "/dev/tty opens")
 """,
         weakness=Weakness(arguments=with_more(lambda _: ["--dev-bind", "/dev/null", "/dev/tty"])),
     ),
-    Probe(
+    _of_files(
         name="writable-places",
-        group="files",
         source="/ and /dev are writable file systems in memory",
-        finding=6,
         code="""
 def directories(path, depth):
     yield path
@@ -150,7 +147,6 @@ verdict(sorted({p for p in places if writable(p)} ^ {"/workspace", "/tmp", "/dev
         name="sizes",
         group="resources",
         source="--size of /tmp does not hold for /dev/shm",
-        finding=6,
         code="""
 found = {path: os.statvfs(path).f_blocks * os.statvfs(path).f_frsize for path in STAGE["sizes"]}
 wrong = {path: size for path, size in found.items() if size != STAGE["sizes"][path]}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from isolation.probe import Group, Probe
 from isolation.weaken import STRONG, STRONG_FORK, UNFILTERED, UNFILTERED_FORK
 
@@ -24,6 +26,8 @@ def _strong(name: str, source: str, code: str, group: Group = "namespaces") -> P
         fork_weakness=STRONG_FORK,
     )
 
+
+_of_privileges = partial(Probe, group="privileges")
 
 PROBES = (
     _strong(
@@ -227,9 +231,8 @@ verdict(child(changed) and "set")
 """,
         "privileges",
     ),
-    Probe(
+    _of_privileges(
         name="state-of-the-filter",
-        group="privileges",
         source="seccomp(2): it is inherited and cannot be taken off",
         language="bash",
         code="""
@@ -245,9 +248,8 @@ verdict "$found"
         fork_weakness=UNFILTERED_FORK,
         filtered=True,
     ),
-    Probe(
+    _of_privileges(
         name="state-of-the-agent-s-filter",
-        group="privileges",
         source="seccomp(2): it is inherited and cannot be taken off",
         place="agent",
         code="""

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from isolation.probe import Probe
 from isolation.stage import Stage
-from isolation.weaken import Arguments, Weakness, with_more, with_mount, without_mounts
-from isolation.weaknesses import HOST_DIRECTORY, NOT_CLOSED
+from isolation.weaken import (
+    HOST_DIRECTORY,
+    NOT_CLOSED,
+    Arguments,
+    Weakness,
+    with_more,
+    with_mount,
+    without_mounts,
+)
 
 
 def _host_tmp(words: Arguments, stage: Stage) -> Arguments:
@@ -14,10 +23,12 @@ def _host_tmp(words: Arguments, stage: Stage) -> Arguments:
     return [*words[:place], "--bind", f"{stage.directory}/tmp", "/tmp", *words[place:]]
 
 
+_of_files = partial(Probe, group="files")
+_of_names = partial(Probe, group="names")
+
 PROBES = (
-    Probe(
+    _of_names(
         name="paths-spelled-otherwise",
-        group="names",
         source="path_resolution(7): one place has any number of names",
         code="""
 secret, parts = STAGE["secret"], STAGE["secret"].split("/")[1:]
@@ -30,9 +41,8 @@ verdict([way[:40] for way in ways if attempt(os.stat, way)])
 """,
         weakness=HOST_DIRECTORY,
     ),
-    Probe(
+    _of_names(
         name="up-by-descriptors",
-        group="names",
         source="openat(2): `..` of a directory that is held, step by step",
         code="""
 starts = ["/project", "/project/victims", "/workspace", "/dev/pts", "/proc/self"]
@@ -54,9 +64,8 @@ verdict(sorted(set(found)))
 """,
         weakness=HOST_DIRECTORY,
     ),
-    Probe(
+    _of_names(
         name="neighbours-of-the-project",
-        group="names",
         source="CVE-2025-53110: /work may be read, so /work-other may, too",
         language="bash",
         code="""
@@ -67,9 +76,8 @@ done; verdict "$found"
 """,
         weakness=HOST_DIRECTORY,
     ),
-    Probe(
+    _of_names(
         name="directories-renamed",
-        group="names",
         source="rename(2): what cannot be changed lies in what can",
         code="""
 places = ["/run/nsm", "/run", "/etc", "/usr", "/dev/pts", "/proc", "/project", "/workspace"]
@@ -86,9 +94,8 @@ verdict(moved)
 """,
         weakness=NOT_CLOSED,
     ),
-    Probe(
+    _of_names(
         name="links-replaced",
-        group="names",
         source="/bin and /lib are links, by which siblings find programs",
         code="""
 links = [entry.path for entry in os.scandir("/") if entry.is_symlink()]
@@ -105,9 +112,8 @@ verdict(changed)
 """,
         weakness=NOT_CLOSED,
     ),
-    Probe(
+    _of_names(
         name="files-that-siblings-read",
-        group="names",
         source="passwd(5), nsswitch.conf(5): made up, and the same file for all siblings",
         code="""
 def change(path):
@@ -124,9 +130,8 @@ verdict([name for name in ("passwd", "group", "hosts", "nsswitch.conf") if works
 """,
         weakness=NOT_CLOSED,
     ),
-    Probe(
+    _of_files(
         name="host-program-by-loader",
-        group="files",
         source="ld.so(8): `ld-linux.so PROGRAM` gets around lists of what may be executed",
         language="bash",
         code="""
@@ -138,9 +143,8 @@ done; verdict "$found"
 """,
         weakness=HOST_DIRECTORY,
     ),
-    Probe(
+    _of_files(
         name="mount-table",
-        group="files",
         source="proc(5), mountinfo: nothing is mounted that has no reason to be",
         code="""
 known = ("/usr", "/etc", "/dev", "/proc", "/tmp", "/workspace", "/project", "/run/nsm")
@@ -158,9 +162,8 @@ verdict([place for place in sorted(places - set(roots))
 """,
         weakness=HOST_DIRECTORY,
     ),
-    Probe(
+    _of_files(
         name="links-at-the-top",
-        group="files",
         source="symlink(7): a link names what it leads to, be it there or not",
         code="""
 links = [entry for top in ("/", "/run", "/dev") for entry in attempt(os.scandir, top) or ()
@@ -175,9 +178,8 @@ verdict([name for name, target in targets.items()
             arguments=with_more(lambda stage: ["--symlink", stage.directory, "/host"])
         ),
     ),
-    Probe(
+    _of_files(
         name="temporary-files-of-the-host",
-        group="files",
         source="CVE-2026-46406: a file in /tmp whose name can be guessed",
         code="""
 name = STAGE["temporary"]
@@ -190,9 +192,8 @@ verdict([place for place in ("/tmp", "/var/tmp", "/dev/shm")
             template=without_mounts("/tmp"),
         ),
     ),
-    Probe(
+    _of_files(
         name="settings-of-the-machine",
-        group="files",
         source="proc(5): anything in /proc but a process's own that may be opened to write",
         code="""
 # Of its own IPC namespace, of its own PID namespace, and to be told when resources are scarce.

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from isolation.probe import Probe
-from isolation.weaken import Weakness
-from isolation.weaknesses import NOT_CLOSED
+from isolation.weaken import NOT_CLOSED, Weakness
 
 _WRITABLE_POLICY = Weakness(
     template="""
@@ -23,10 +24,11 @@ space["os"].unlink = lambda path: path.endswith("/.policy") or unlink(path)
 """
 )
 
+_of_supervisor = partial(Probe, group="supervisor")
+
 PROBES = (
-    Probe(
+    _of_supervisor(
         name="policy-file",
-        group="supervisor",
         source="docs/reference/policy.md: it is read-only, though code owns the file",
         code="""
 path = "/run/nsm/policy.json"
@@ -41,9 +43,8 @@ verdict(attempt(change))
         weakness=NOT_CLOSED,
         fork_weakness=_WRITABLE_POLICY,
     ),
-    Probe(
+    _of_supervisor(
         name="policy-file-by-another-name",
-        group="supervisor",
         source="mount(2), MS_BIND: a read-only mount says nothing of other ways to the same file",
         code="""
 policy = os.stat("/run/nsm/policy.json")

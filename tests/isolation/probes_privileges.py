@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from isolation.probe import Probe
 from isolation.weaken import (
+    HOST_DIRECTORY,
     KEEPS_PRIVILEGES,
     MORE_NAMESPACES,
     NO_FILTER,
@@ -17,13 +20,14 @@ from isolation.weaken import (
     with_mount,
     without,
 )
-from isolation.weaknesses import HOST_DIRECTORY
+
+_of_namespaces = partial(Probe, group="namespaces")
+_of_network = partial(Probe, group="network")
+_of_privileges = partial(Probe, group="privileges")
 
 PROBES = (
-    Probe(
+    _of_namespaces(
         name="nested-user-namespaces",
-        group="namespaces",
-        finding=3,
         source="a nested user namespace undoes read-only binds",
         code="""
 NEWUSER, NEWNS = 0x10000000, 0x20000
@@ -57,10 +61,8 @@ verdict(made or (program is not None and program.returncode == 0 and "unshare(1)
             "limits": Weakness(template=MORE_NAMESPACES),
         },
     ),
-    Probe(
+    _of_namespaces(
         name="more-namespaces",
-        group="namespaces",
-        finding=3,
         source="mount, PID, network and other namespaces need no more",
         code="""
 kinds = {"mnt": 0x20000, "pid": 0x20000000, "net": 0x40000000, "ipc": 0x8000000, "uts": 0x4000000}
@@ -77,10 +79,8 @@ verdict(made + entered)
         weakness=STRONG,
         fork_weakness=STRONG_FORK,
     ),
-    Probe(
+    _of_namespaces(
         name="mounts",
-        group="namespaces",
-        finding=3,
         source="mount(2), pivot_root(2), chroot(2)",
         code="""
 REMOUNT, BIND, DETACH = 32, 4096, 2
@@ -109,9 +109,8 @@ verdict([name for name, way in ways.items() if works(way)])
         weakness=STRONG,
         fork_weakness=STRONG_FORK,
     ),
-    Probe(
+    _of_namespaces(
         name="own-namespaces",
-        group="namespaces",
         source="namespaces(7)",
         code="""
 verdict([name for name, link in STAGE["namespaces"].items()
@@ -119,9 +118,8 @@ verdict([name for name, link in STAGE["namespaces"].items()
 """,
         weakness=NO_NETWORK_NAMESPACE,
     ),
-    Probe(
+    _of_namespaces(
         name="host-name",
-        group="namespaces",
         source="uts_namespaces(7)",
         code="""
 verdict(os.uname().nodename != "nsm" and os.uname().nodename)
@@ -135,9 +133,8 @@ space["_socket"].sethostname = lambda name: None
 """,
         ),
     ),
-    Probe(
+    _of_privileges(
         name="capabilities",
-        group="privileges",
         source="capabilities(7)",
         place="agent",
         code="""
@@ -148,9 +145,8 @@ verdict([name for name, bits in sets if int(bits, 16)])
         weakness=STRONG,
         fork_weakness=Weakness(template=KEEPS_PRIVILEGES),
     ),
-    Probe(
+    _of_privileges(
         name="no-new-privileges",
-        group="privileges",
         source="prctl(2), PR_SET_NO_NEW_PRIVS",
         place="agent",
         code="""
@@ -167,10 +163,8 @@ verdict(values["NoNewPrivs"] != "1" and "NoNewPrivs is " + values["NoNewPrivs"])
             template=with_mount("/run/status", "/proc/1/status"),
         ),
     ),
-    Probe(
+    _of_privileges(
         name="become-root",
-        group="privileges",
-        finding=2,
         source="root is not a jailer",
         code="""
 def child(action):
@@ -193,7 +187,6 @@ verdict(broken + [f"uid {id}" for id in (os.getuid(), os.getgid()) if id == 0])
     Probe(
         name="kernel-settings",
         group="kernel",
-        finding=2,
         source="as host root, a jail writes /proc/sys/kernel/core_pattern",
         code="""
 names = ["sys/kernel/core_pattern", "sys/kernel/hostname", "sys/kernel/modprobe", "sysrq-trigger"]
@@ -213,9 +206,8 @@ verdict([n for n in names if attempt(os.open, f"/proc/{n}", os.O_WRONLY) is not 
         ),
         fork_weakness=Weakness(template=with_mount("/tmp/data", "/proc/sys/kernel/core_pattern")),
     ),
-    Probe(
+    _of_network(
         name="host-loopback",
-        group="network",
         source="ip(7): services of the host that listen on its loopback",
         code="""
 def connect(family, address):
@@ -228,9 +220,8 @@ verdict([place for place in places if attempt(connect, socket.AF_INET, place)])
 """,
         weakness=NO_NETWORK_NAMESPACE,
     ),
-    Probe(
+    _of_network(
         name="host-loopback-from-bash",
-        group="network",
         source="ip(7): services of the host that listen on its loopback",
         language="bash",
         code="""
@@ -240,10 +231,8 @@ verdict "$found"
 """,
         weakness=NO_NETWORK_NAMESPACE,
     ),
-    Probe(
+    _of_network(
         name="abstract-sockets",
-        group="network",
-        finding=5,
         source="only the network namespace stops abstract sockets",
         code="""
 def connect():
@@ -254,10 +243,8 @@ verdict(attempt(connect) and "connected")
 """,
         weakness=NO_NETWORK_NAMESPACE,
     ),
-    Probe(
+    _of_network(
         name="path-sockets",
-        group="network",
-        finding=5,
         source="a socket under any visible bind can be connected",
         code="""
 def connect():
@@ -268,9 +255,8 @@ verdict(attempt(connect) and "connected")
 """,
         weakness=HOST_DIRECTORY,
     ),
-    Probe(
+    _of_network(
         name="interfaces",
-        group="network",
         source="proc(5), /proc/net",
         code="""
 with open("/proc/net/dev") as file:
@@ -281,9 +267,8 @@ verdict([name for name in names if name != "lo"] + listeners)
 """,
         weakness=NO_NETWORK_NAMESPACE,
     ),
-    Probe(
+    _of_network(
         name="raw-sockets",
-        group="network",
         source="packet(7), raw(7)",
         code="""
 kinds = {"packet": (socket.AF_PACKET, socket.SOCK_RAW), "raw": (socket.AF_INET, socket.SOCK_RAW)}

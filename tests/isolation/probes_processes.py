@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from isolation.probe import Language, Probe
 from isolation.stage import CANARY, CANARY_VARIABLE, LIMIT_VARIABLES
-from isolation.weaken import (
-    Weakness,
-    both,
-    without,
-)
-from isolation.weaknesses import DUMPABLE, GENEROUS, HOST_PROC, TALKATIVE
+from isolation.weaken import DUMPABLE, GENEROUS, HOST_PROC, TALKATIVE, Weakness, both, without
 
 _OWN_DESCRIPTORS: tuple[tuple[Language, str], ...] = (
     (
@@ -44,10 +41,13 @@ esac; done; verdict "$found"
     ),
 )
 
+_of_agent = partial(Probe, group="agent")
+_of_environment = partial(Probe, group="environment")
+_of_processes = partial(Probe, group="processes")
+
 PROBES = (
-    Probe(
+    _of_processes(
         name="host-processes",
-        group="processes",
         source="pid_namespaces(7): arguments of the host's processes",
         code="""
 def arguments(pid):
@@ -61,10 +61,8 @@ verdict([pid for pid in pids if STAGE["canary"] in arguments(pid)])
 """,
         weakness=HOST_PROC,
     ),
-    Probe(
+    _of_environment(
         name="canary-in-proc",
-        group="environment",
-        finding=4,
         source="/proc/1/environ and cmdline are bwrap's own",
         place="agent",
         code="""
@@ -90,9 +88,8 @@ verdict(found)
         ),
         fork_weakness=TALKATIVE,
     ),
-    Probe(
+    _of_environment(
         name="canary-in-environment",
-        group="environment",
         source="environ(7): variables of whoever started the supervisor",
         code="""
 known = {"HOME", "LANG", "LOGNAME", "PATH", "PWD", "TERM", "TMPDIR", "USER"}
@@ -104,9 +101,8 @@ verdict([n for n, v in os.environ.items() if n not in known or STAGE["canary"] i
 """,
         weakness=TALKATIVE,
     ),
-    Probe(
+    _of_environment(
         name="canary-in-environment-of-bash",
-        group="environment",
         source="environ(7): the same, exported by a shell",
         language="bash",
         code=f"""
@@ -118,7 +114,6 @@ verdict "$(export -p | grep -Ev ' (HOME|LANG|LOGNAME|OLDPWD|PATH|PWD|SHLVL|TERM|
     Probe(
         name="inherited-descriptors",
         group="descriptors",
-        finding=5,
         source="CVE-2024-21626: bwrap passes what is inheritable",
         place="agent",
         code="""
@@ -140,7 +135,6 @@ space["ForkedSession"]._keep_only = lambda self, fd, _: os.dup2(fd, space["SESSI
         Probe(
             name=f"descriptors-of-{language}",
             group="descriptors",
-            finding=5,
             source="interpreters.md: interpreters never inherit the agent's descriptors",
             language=language,
             code=code,
@@ -148,10 +142,8 @@ space["ForkedSession"]._keep_only = lambda self, fd, _: os.dup2(fd, space["SESSI
         )
         for language, code in _OWN_DESCRIPTORS
     ),
-    Probe(
+    _of_agent(
         name="agent-from-python",
-        group="agent",
-        finding=8,
         source="a child reaches its parent through /proc/PPID and ptrace",
         code="""
 PTRACE_SEIZE, SYS_PIDFD_GETFD = 0x4206, 438
@@ -185,10 +177,8 @@ verdict([name for name, way in ways.items() if attempt(way)])
 """,
         weakness=DUMPABLE,
     ),
-    Probe(
+    _of_agent(
         name="agent-from-bash",
-        group="agent",
-        finding=8,
         source="a child reaches its parent through /proc/PPID and ptrace",
         language="bash",
         code="""
@@ -199,10 +189,8 @@ verdict "$found"
 """,
         weakness=DUMPABLE,
     ),
-    Probe(
+    _of_agent(
         name="agent-from-node",
-        group="agent",
-        finding=8,
         source="a child reaches its parent through /proc/PPID and ptrace",
         language="node",
         code="""
@@ -212,10 +200,8 @@ verdict(['fd', 'root', 'task/1/fd'].filter((name) => {
 """,
         weakness=DUMPABLE,
     ),
-    Probe(
+    _of_processes(
         name="parent-death-signal",
-        group="processes",
-        finding=1,
         source="it follows the thread that started the jail",
         place="agent",
         code="""

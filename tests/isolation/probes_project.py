@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from isolation.probe import Probe
-from isolation.weaken import MOUNTS_AS_THEY_COME, Weakness
-from isolation.weaknesses import WRITABLE_PROJECT
+from isolation.weaken import MOUNTS_AS_THEY_COME, WRITABLE_PROJECT, Weakness
 
 _DEVICES = Weakness(
     arguments=lambda words, stage: (
@@ -17,10 +18,11 @@ _DEVICES = Weakness(
     template=MOUNTS_AS_THEY_COME,
 )
 
+_of_project = partial(Probe, group="project", weakness=WRITABLE_PROJECT)
+
 PROBES = (
-    Probe(
+    _of_project(
         name="project-attributes",
-        group="project",
         source="xattr(7): attributes of the user's kind need no more than write permission",
         language="c",
         code="""
@@ -37,11 +39,9 @@ except OSError as error:
 else:
     verdict("set one")
 """,
-        weakness=WRITABLE_PROJECT,
     ),
-    Probe(
+    _of_project(
         name="project-flags",
-        group="project",
         source="ioctl_iflags(2): flags of a file are set by a descriptor that only reads",
         language="c",
         code="""
@@ -61,11 +61,9 @@ with open("/project/victims/flags") as file:
         else:
             verdict("")
 """,
-        weakness=WRITABLE_PROJECT,
     ),
-    Probe(
+    _of_project(
         name="project-inode-by-descriptor",
-        group="project",
         source="fchmod(2), futimens(3): modes and times are set by a descriptor that only reads",
         language="c",
         code="""
@@ -82,11 +80,9 @@ with open("/project/victims/inode") as file:
         return True
     verdict([name for name, way in ways.items() if works(way)])
 """,
-        weakness=WRITABLE_PROJECT,
     ),
-    Probe(
+    _of_project(
         name="project-mapped",
-        group="project",
         source="mmap(2): writing to shared memory writes to the file",
         code="""
 import mmap
@@ -109,11 +105,9 @@ for fd in fds:
     os.close(fd)
 verdict(done)
 """,
-        weakness=WRITABLE_PROJECT,
     ),
-    Probe(
+    _of_project(
         name="project-truncated-by-opening",
-        group="project",
         source="open(2): O_TRUNC with O_RDONLY, which the standard leaves open, truncates on Linux",
         code="""
 path = "/project/victims/truncated"
@@ -121,11 +115,9 @@ if (fd := attempt(os.open, path, os.O_RDONLY | os.O_TRUNC)) is not None:
     os.close(fd)
 verdict(os.stat(path).st_size == 0 and "truncated")
 """,
-        weakness=WRITABLE_PROJECT,
     ),
-    Probe(
+    _of_project(
         name="project-access-times",
-        group="project",
         source="mount(2): reading changes a file, too, unless its mount is read-only",
         code="""
 path = "/project/victims/read"
@@ -137,11 +129,9 @@ else:
         file.read()
     verdict(os.stat(path).st_atime_ns != before and "the host can see what was read")
 """,
-        weakness=WRITABLE_PROJECT,
     ),
-    Probe(
+    _of_project(
         name="project-nameless-file",
-        group="project",
         source="open(2), O_TMPFILE: a file without a name, which gets one by linkat",
         language="c",
         code="""
@@ -153,11 +143,9 @@ if fd is not None:
     os.close(fd)
 verdict([word for word, done in (("made", fd is not None), ("named", named)) if done])
 """,
-        weakness=WRITABLE_PROJECT,
     ),
-    Probe(
+    _of_project(
         name="project-names-exchanged",
-        group="project",
         source="rename(2): RENAME_EXCHANGE changes no directory's length and removes nothing",
         language="c",
         code="""
@@ -166,11 +154,9 @@ folder = b"/project/victims/"
 verdict(attempt(call, "renameat2", -100, folder + b"one", -100, folder + b"other", EXCHANGE) == 0
         and "exchanged two")
 """,
-        weakness=WRITABLE_PROJECT,
     ),
-    Probe(
+    _of_project(
         name="project-special-files",
-        group="project",
         source="mknod(2), bind(2): pipes and sockets, by which host programs can be talked to",
         code="""
 def bind():
@@ -186,22 +172,18 @@ def made(way, *arguments):
 ways = {"pipe": (os.mkfifo, "/project/pipe"), "socket": (bind,)}
 verdict([name for name, (way, *arguments) in ways.items() if made(way, *arguments)])
 """,
-        weakness=WRITABLE_PROJECT,
     ),
-    Probe(
+    _of_project(
         name="project-flag",
-        group="project",
         source="statvfs(3): what the mount itself says, and all that are below it",
         code="""
 with open("/proc/self/mountinfo") as file:
     below = [line.split()[4] for line in file if line.split()[4].startswith("/project")]
 verdict([path for path in below if not os.statvfs(path).f_flag & os.ST_RDONLY])
 """,
-        weakness=WRITABLE_PROJECT,
     ),
-    Probe(
+    _of_project(
         name="project-git-hooks",
-        group="project",
         source="CVE-2026-25725, githooks(5): hooks and settings that the host's git runs",
         language="bash",
         code="""
@@ -217,11 +199,9 @@ if (mkdir -p .git/modules/x && echo '* filter=x' >.gitattributes) 2>/dev/null; t
 fi
 cd /workspace; verdict "$found"
 """,
-        weakness=WRITABLE_PROJECT,
     ),
-    Probe(
+    _of_project(
         name="project-settings-absent-at-launch",
-        group="project",
         source="CVE-2026-25725: settings that are not there at the start, and run outside later",
         language="node",
         code="""
@@ -238,11 +218,9 @@ cd /workspace; verdict "$found"
   }).join(' '));
 }
 """,
-        weakness=WRITABLE_PROJECT,
     ),
-    Probe(
+    _of_project(
         name="running-program-overwritten",
-        group="project",
         source="CVE-2019-5736: /proc/PID/exe of a program of the host, opened again to be written",
         code="""
 program = attempt(subprocess.Popen, ["/project/program", "60"])
@@ -258,11 +236,9 @@ else:
             os.close(fd)
     verdict(again is not None and "opened it to be written")
 """,
-        weakness=WRITABLE_PROJECT,
     ),
-    Probe(
+    _of_project(
         name="device-in-project",
-        group="project",
         source="mount(2), MS_NODEV: a device node that somebody left in a directory",
         needs="device",
         code="""
@@ -273,9 +249,8 @@ verdict(fd is not None and "opened a device")
 """,
         weakness=_DEVICES,
     ),
-    Probe(
+    _of_project(
         name="link-in-project",
-        group="project",
         source="CVE-2026-39861, CVE-2025-53109: a link in the project that leads out of it",
         code="""
 verdict(attempt(os.stat, "/project/link") and "followed it to " + os.readlink("/project/link"))

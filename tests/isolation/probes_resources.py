@@ -5,6 +5,8 @@ All are bounded: they stop where it is clear that nothing holds them.
 
 from __future__ import annotations
 
+from functools import partial
+
 from isolation.probe import Probe
 from isolation.stage import Stage
 from isolation.weaken import MOUNTS_AS_THEY_COME, Weakness, with_more, with_mount
@@ -44,6 +46,8 @@ def _symbols(stage: Stage) -> str:
 def _device_directory(stage: Stage) -> list[str]:
     return ["--dev-bind", stage.directory, stage.directory]
 
+
+_of_devices = partial(Probe, group="devices")
 
 PROBES = (
     _limited(
@@ -145,9 +149,8 @@ kinds = {"data": resource.RLIMIT_DATA, "processes": resource.RLIMIT_NPROC,
 verdict([name for name, kind in kinds.items() if attempt(raised, kind)])
 """,
     ),
-    Probe(
+    _of_devices(
         name="memory-of-the-kernel",
-        group="devices",
         source="proc(5), mem(4): /proc/kcore, /dev/mem and others show all memory there is",
         code="""
 names = ["/proc/kcore", "/proc/kpageflags", "/proc/kpagecount", "/proc/vmcore", "/proc/kmsg"]
@@ -159,9 +162,8 @@ verdict([name for name in names if attempt(lambda: os.close(os.open(name, os.O_R
         ),
         fork_weakness=Weakness(template=with_mount("/tmp/data", "/proc/kmsg")),
     ),
-    Probe(
+    _of_devices(
         name="addresses-of-the-kernel",
-        group="devices",
         source="proc(5), /proc/kallsyms: what most holes of a kernel need to be of use",
         code="""
 def first():
@@ -177,9 +179,8 @@ verdict([address for address in attempt(first) or () if address.strip("0")])
             template=with_mount("/run/symbols", "/proc/kallsyms"),
         ),
     ),
-    Probe(
+    _of_devices(
         name="devices-of-file-systems",
-        group="devices",
         source="mount(2), MS_NODEV: a device's file is one wherever it lies",
         code="""
 known = {"null", "zero", "full", "random", "urandom", "tty", "console"}

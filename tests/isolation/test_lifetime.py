@@ -7,12 +7,11 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 
 import pytest
 import trio
 
-from isolation.stage import Stage, open_stage
+from isolation.stage import open_stage
 from isolation.weaken import Weakness
 from isolation.weakjails import WeakLauncher
 from nsmd.jail import BwrapLauncher, Jail
@@ -51,26 +50,17 @@ def python() -> Environment:
     return environments()["python"]
 
 
-async def test_killing_a_jail_leaves_no_process(python: Environment) -> None:
-    async with (
-        launched(new_launcher(), jail_spec(python)) as jail,
-        talking_to(jail, "python") as session,
-    ):
-        assert (await session.run(STUBBORN)).stdout == "up\n"
-        with Watched(tree(jail.pid)) as watched:
-            assert watched.alive >= 6
-            jail.kill()
-            with trio.fail_after(ENDING_S):
-                await jail.wait()
-            assert watched.alive == 0
-
-
-async def test_end_of_file_on_its_socket_ends_a_jail(python: Environment) -> None:
+@pytest.mark.parametrize("how", ["kill", "end of file"])
+async def test_the_end_of_a_jail_leaves_no_process(python: Environment, how: str) -> None:
     async with launched(new_launcher(), jail_spec(python)) as jail:
         async with talking_to(jail, "python") as session:
-            await session.run(STUBBORN)
+            assert (await session.run(STUBBORN)).stdout == "up\n"
         with Watched(tree(jail.pid)) as watched:
-            jail.socket.close()
+            assert watched.alive >= 6
+            if how == "kill":
+                jail.kill()
+            else:
+                jail.socket.close()
             with trio.fail_after(ENDING_S):
                 await jail.wait()
             assert watched.alive == 0
@@ -185,12 +175,6 @@ def launch_in_a_thread(launcher: BwrapLauncher, environment: Environment) -> Jai
     return jails[0]
 
 
-@pytest.fixture
-def stage() -> Iterator[Stage]:
-    with open_stage() as made:
-        yield made
-
-
 async def test_a_jail_outlives_the_thread_that_started_it(python: Environment) -> None:
     """Finding 1."""
     jail = launch_in_a_thread(new_launcher(), python)
@@ -203,16 +187,22 @@ async def test_a_jail_outlives_the_thread_that_started_it(python: Environment) -
         jail.release()
 
 
-async def test_with_a_parent_death_signal_it_would_not(python: Environment, stage: Stage) -> None:
+async def test_with_a_parent_death_signal_it_would_not(python: Environment) -> None:
     weakness = Weakness(arguments=lambda words, _: [*words[:-2], "--die-with-parent", *words[-2:]])
-    jail = launch_in_a_thread(WeakLauncher(weakness, stage), python)
-    with trio.fail_after(ENDING_S):
-        await jail.wait()
-    jail.release()
+    with open_stage() as stage:
+        jail = launch_in_a_thread(WeakLauncher(weakness, stage), python)
+        with trio.fail_after(ENDING_S):
+            await jail.wait()
+        jail.release()
 
 
-async def idle_and_answer(seconds: float) -> None:
-    """Leave a session of each preset alone for that long, all at once, and use it again."""
+@pytest.mark.slow
+@pytest.mark.parametrize("seconds", [15, 70])
+async def test_a_session_of_each_preset_answers_after_it_was_left_alone(seconds: float) -> None:
+    """Real time on purpose: the fault showed itself after 10 s, to no short test.
+
+    `tests/e2e/test_idle_begin.py` and `test_idle_end.py` have it through the supervisor.
+    """
     started: list[str] = []
     code = {"python": "print(x)", "bash": "echo $x", "node": "console.log(x)"}
 
@@ -228,13 +218,3 @@ async def idle_and_answer(seconds: float) -> None:
             if environment.problem is None:
                 nursery.start_soon(one, environment)
     assert "python" in started
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seconds", [15, 70])
-async def test_idle(seconds: float) -> None:
-    """Real time on purpose: the fault showed itself after 10 s, to no short test.
-
-    `tests/e2e/test_idle.py` has it through the supervisor, in every run.
-    """
-    await idle_and_answer(seconds)

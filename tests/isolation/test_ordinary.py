@@ -3,20 +3,17 @@ session."""
 
 from __future__ import annotations
 
+import shutil
+import subprocess
+from collections.abc import Generator
+from pathlib import Path
+
 import pytest
 import trio
 
 from isolation.probe import Kind
-from isolation.weakjails import forking
-from realjail import (
-    LiveSession,
-    environments,
-    jail_spec,
-    launched,
-    needs_bwrap,
-    new_launcher,
-    talking_to,
-)
+from isolation.weakjails import BOTH_KINDS, said, session_of
+from realjail import SYSTEM_PATH, mount_of, needs_bwrap, open_directory
 
 pytestmark = [pytest.mark.jail, needs_bwrap]
 
@@ -198,29 +195,13 @@ with socket.create_server(("127.0.0.1", 8123)):
 
 async def try_all(kind: Kind) -> dict[str, str]:
     """Run each program in one session and collect its output; none where it is missing."""
-    environment = environments()["bash"]
-
-    async def ask(session: LiveSession) -> dict[str, str]:
-        told: dict[str, str] = {}
+    told: dict[str, str] = {}
+    async with session_of(kind, "bash") as session:
         for name, (code, _) in PROGRAMS.items():
             program = name.split(",")[0]
             outcome = await session.run(f"command -v {program} >/dev/null && (\n{code}\n)")
             told[name] = (outcome.stdout + outcome.stderr).strip()
-        return told
-
-    if kind == "cold":
-        async with (
-            launched(new_launcher(), jail_spec(environment)) as jail,
-            talking_to(jail, "bash") as session,
-        ):
-            return await ask(session)
-    async with (
-        forking(new_launcher()) as launcher,
-        launched(launcher, jail_spec(environment)) as jail,
-        talking_to(jail, "bash") as session,
-    ):
-        assert launcher.reasons == {}
-        return await ask(session)
+    return told
 
 
 @pytest.fixture(scope="module", params=[pytest.param("cold", marks=pytest.mark.slow), "forked"])
@@ -233,3 +214,94 @@ def test_programs_work(name: str, told: dict[str, str]) -> None:
     if not told[name]:
         pytest.skip(f"not here: {name}")
     assert told[name] == PROGRAMS[name][1]
+
+
+# Programs that take more than a moment.
+
+
+def needed(*programs: str) -> None:
+    for program in programs:
+        if shutil.which(program, path=SYSTEM_PATH) is None:
+            pytest.skip(f"not here: {program}")
+
+
+JAVA = """
+cat >Sum.java <<'END'
+public class Sum {
+    static int of(int n) { return n < 2 ? n : of(n - 1) + of(n - 2); }
+    public static void main(String[] arguments) throws Exception {
+        Thread thread = new Thread(() -> System.out.println(of(32)));
+        thread.start();
+        thread.join();
+    }
+}
+END
+java -Xmx64m Sum.java
+"""
+
+
+@pytest.mark.slow
+@BOTH_KINDS
+async def test_java(kind: Kind) -> None:
+    needed("java", "javac")
+    told = await said(kind, "bash", JAVA)
+    lines = told.splitlines()
+    assert [line for line in lines if not line.startswith("Picked up ")] == ["2178309"]
+
+
+VALGRIND = r"""
+printf '#include <stdlib.h>\nint main(void) { ((volatile char *)malloc(4))[4] = 1; }' >main.c
+cc -g -w main.c -o main
+valgrind -q ./main 2>&1 | grep -c 'Invalid write of size 1'
+"""
+
+
+@pytest.mark.slow
+@BOTH_KINDS
+async def test_valgrind(kind: Kind) -> None:
+    needed("valgrind", "cc")
+    assert await said(kind, "bash", VALGRIND) == "1\n"
+
+
+@pytest.fixture(scope="module")
+def numpy_directory() -> Generator[Path]:
+    """A project that numpy is installed in, for the Python of sessions."""
+    python = shutil.which("python3", path=SYSTEM_PATH)
+    with open_directory("/var/tmp") as directory:
+        if (
+            python is None
+            or subprocess.run(
+                [python, "-m", "pip", "install", "-q", "--target", directory, "numpy"],
+                capture_output=True,
+                check=False,
+            ).returncode
+        ):
+            pytest.skip("not here: numpy from pip")
+        yield directory
+
+
+NUMPY = """
+import sys
+sys.path.insert(0, "/project")
+import threading
+import numpy
+rows = numpy.random.default_rng(1).random((300, 300))
+told = []
+def multiply():
+    told.append(bool(numpy.allclose(rows @ numpy.linalg.inv(rows), numpy.eye(300), atol=1e-6)))
+threads = [threading.Thread(target=multiply) for _ in range(4)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+mapped = numpy.memmap("/workspace/mapped", dtype="float64", mode="w+", shape=(1000,))
+mapped[:] = numpy.fft.fft(numpy.ones(1000)).real
+print(told, mapped.sum())
+"""
+
+
+@pytest.mark.slow
+@BOTH_KINDS
+async def test_numpy(kind: Kind, numpy_directory: Path) -> None:
+    told = await said(kind, "python", NUMPY, mount_of(numpy_directory))
+    assert told == "[True, True, True, True] 1000.0\n"

@@ -1,19 +1,19 @@
-"""Attempts that must fail in a session; each succeeds in a weakened jail.
+"""Attempts that must fail in a session; each succeeds in a weakened one.
 
-Sessions in jails of their own; forks are in `test_forked_probes.py`.
+Both kinds of session: in a jail of its own, and as a fork of a template.
 """
 
 from __future__ import annotations
 
-from functools import partial
+from typing import get_args
 
 import pytest
 
-from isolation.probe import Probe
-from isolation.probes import ALL, PROBES, by_weakness, named, sharing
+from isolation.probe import Group, Kind, Probe
+from isolation.probes import ALL, PROBES, by_weakness, groups_of, sharing
 from isolation.rooms import HostRoom, Prober
 from isolation.stage import Stage
-from isolation.weaken import Weakness
+from isolation.weaken import UNFILTERED_FORK, Weakness
 from nsmd.model.values import Environment
 from realjail import needs_bwrap
 
@@ -23,41 +23,58 @@ pytestmark = [
     pytest.mark.usefixtures("secret_in_our_environment"),
 ]
 
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
 Known = dict[str, Environment]
 
-cold = partial(HostRoom, kind="cold")
+
+@pytest.mark.parametrize(
+    ("kind", "probe"),
+    [pytest.param(k, probe, id=f"{k}-{probe.name}") for k in KINDS for probe in PROBES],
+)
+def test_held(kind: Kind, probe: Probe, untouched: Stage, known: Known, prober: Prober) -> None:
+    prober.expect("HELD", HostRoom(kind=kind, stage=untouched, known=known), probe, PROBES)
 
 
-@pytest.mark.parametrize("probe", PROBES, ids=named)
-def test_held(probe: Probe, untouched: Stage, known: Known, prober: Prober) -> None:
-    prober.expect("HELD", cold(stage=untouched, known=known), probe, PROBES)
-
-
-@pytest.mark.parametrize("probe", by_weakness("cold"), ids=named)
 @pytest.mark.slow
-def test_detects_success(probe: Probe, spoilt: Stage, known: Known, prober: Prober) -> None:
-    room = cold(stage=spoilt, known=known, weakness=probe.weakness_of("cold"))
-    prober.expect("BROKEN: ", room, probe, sharing("cold", probe))
-
-
-TWICE = [
-    pytest.param(probe, weakness, id=f"{probe.name}-{name}")
-    for probe in PROBES
-    for name, weakness in probe.held_twice.items()
-]
-
-
-@pytest.mark.parametrize(("probe", "weakness"), TWICE)
-def test_one_layer_is_enough(
-    probe: Probe, weakness: Weakness, untouched: Stage, known: Known, prober: Prober
+@pytest.mark.parametrize(
+    ("kind", "probe"),
+    [pytest.param(k, probe, id=f"{k}-{probe.name}") for k in KINDS for probe in by_weakness(k)],
+)
+def test_detects_success(
+    kind: Kind, probe: Probe, spoilt: Stage, known: Known, prober: Prober
 ) -> None:
-    room = cold(stage=untouched, known=known, weakness=weakness)
+    weakness = probe.weakness_of(kind)
+    room = HostRoom(kind=kind, stage=spoilt, known=known, weakness=weakness)
+    prober.expect("BROKEN: ", room, probe, sharing(kind, probe))
+
+
+@pytest.mark.parametrize(
+    ("kind", "probe", "weakness"),
+    [
+        pytest.param(kind, probe, weakness, id=f"{kind}-{probe.name}-{name}")
+        for kind in KINDS
+        for probe in PROBES
+        for name, weakness in probe.layers(kind).items()
+    ],
+)
+def test_one_layer_is_enough(
+    kind: Kind, probe: Probe, weakness: Weakness, untouched: Stage, known: Known, prober: Prober
+) -> None:
+    room = HostRoom(kind=kind, stage=untouched, known=known, weakness=weakness)
     prober.expect("HELD", room, probe, [probe])
 
 
-def test_names_are_unique() -> None:
-    assert len({probe.name for probe in ALL}) == len(ALL)
+OF_OTHERS = [probe for probe in PROBES if not probe.filtered]
 
 
-def test_no_two_probes_have_the_same_code() -> None:
-    assert len({probe.code for probe in ALL}) == len(ALL)
+@pytest.mark.parametrize("group", groups_of(OF_OTHERS))
+def test_held_without_the_filter(
+    group: Group, untouched: Stage, known: Known, prober: Prober
+) -> None:
+    room = HostRoom(kind="forked", stage=untouched, known=known, weakness=UNFILTERED_FORK)
+    prober.all_hold(room, OF_OTHERS, group)
+
+
+def test_no_two_probes_are_the_same() -> None:
+    assert len({probe.name for probe in ALL}) == len({probe.code for probe in ALL}) == len(ALL)

@@ -1,6 +1,7 @@
-"""The probes in sessions of a real supervisor: as they are, and with hosts that they may reach.
+"""The probes in sessions of a real supervisor: as they are, with hosts that they may reach, and in
+forks of live sessions.
 
-What a list of hosts grants is no attack there. Copies of the project: `test_copied_probes.py`.
+What a list of hosts grants is no attack there. Copies of the project: `test_probes_elsewhere.py`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from e2e_support import Supervisor, supervisor
 from isolation.probe import Group, Probe, program_of, verdict_of
 from isolation.probes import PROBES, groups_of
 from isolation.stage import CANARY, CANARY_VARIABLE, HIDDEN, HIDDEN_VARIABLE, Stage
+from live_forks import needs_scopes
 from nsmd.model.values import Environment
 from realjail import SIZES, SYSTEM_PATH, needs_bwrap, open_directory
 
@@ -84,7 +86,7 @@ def attempted(probes: list[Probe], stage: Stage, known: dict[str, Environment]) 
 
 NEAR: tuple[Group, ...] = ("environment", "descriptors", "supervisor", "network", "namespaces")
 """Groups whose attacks have to do with what a supervisor or the proxy adds. `make soak` tries all
-others here, too; `test_probes.py` and `test_forked_probes.py` try them in the same jails.
+others here, too; `test_probes.py` tries them in the same jails.
 """
 
 CASES = [
@@ -104,3 +106,57 @@ def test_held(
         for probe in attempted(of_group, untouched, known)
     }
     assert {name: words for name, words in verdicts.items() if words.startswith("BROKEN: ")} == {}
+
+
+# A live fork of a live fork.
+
+GRANTED_TO_FORKS = {"agent-connection": "its socket to its agent was made outside, by the maker"}
+"""Probes that may succeed, and why."""
+
+IN_PYTHON = [
+    probe
+    for probe in PROBES
+    if probe.place == "code"
+    and probe.interpreter == "python"
+    and probe.name not in GRANTED_TO_FORKS
+]
+
+REFUSED = "PermissionError: [Errno 1] Operation not permitted\n"
+
+AT_ONCE = 16
+"""Forks that one request may make."""
+
+
+@needs_scopes
+@pytest.mark.slow
+def test_no_probe_succeeds_in_a_fork_of_a_fork(client: nsm.Client, untouched: Stage) -> None:
+    client.run("pass", env="python", session="first", project=untouched.project.path)
+    client.fork("first", "second")
+    spoiling = [probe for probe in IN_PYTHON if probe.spoils]
+    of_all, *of_one = [
+        fork.name
+        for begin in range(0, len(spoiling) + 1, AT_ONCE)
+        for fork in client.fork("second", count=min(AT_ONCE, len(spoiling) + 1 - begin)).forks
+    ]
+    verdicts: dict[str, str] = {}
+    for probe in IN_PYTHON:
+        if not getattr(untouched, probe.needs):
+            continue
+        session = of_one.pop() if probe.spoils else of_all
+        result = client.run(
+            program_of(probe, untouched),
+            env="python",
+            session=session,
+            project=untouched.project.path,
+        )
+        # The domain that keeps a fork from others keeps it from its own agent, too: some probes
+        # expect that they may send a signal that has no effect.
+        refused = result.stderr.endswith(REFUSED)
+        words = "HELD" if refused else verdict_of(result.stdout, result.stderr)
+        verdicts[probe.name] = words
+        if probe.spoils:
+            client.kill([session])
+    broken = {name: words for name, words in verdicts.items() if words.startswith("BROKEN: ")}
+    assert not broken
+    assert list(verdicts.values()).count("HELD") > len(verdicts) // 2
+    client.kill_all()

@@ -8,16 +8,27 @@ import subprocess
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import ExitStack, asynccontextmanager
 
+import pytest
+
+from isolation.probe import Kind
 from isolation.stage import Stage
 from isolation.weaken import Arguments, Weakness
-from nsmd.jail import BwrapLauncher, program_code
+from nsmd.jail import BwrapLauncher, Launcher, program_code
 from nsmd.jail.arguments import TEMPLATE_PATH, JailContent
 from nsmd.jail.launcher import JailPlan
 from nsmd.jail.templates import TemplateLauncher, open_templates
 from nsmd.jail.user import JailUser
 from nsmd.model.settings import DEFAULT_JAIL_UID
-from nsmd.model.values import ReadOnlyBind
-from realjail import BWRAP
+from nsmd.model.values import Interpreter, ProjectMount, ReadOnlyBind
+from realjail import (
+    BWRAP,
+    LiveSession,
+    environments,
+    jail_spec,
+    launched,
+    new_launcher,
+    talking_to,
+)
 
 _PATCHED = """\
 import importlib.util, marshal, sys
@@ -106,3 +117,40 @@ async def forking(cold: BwrapLauncher) -> AsyncGenerator[TemplateLauncher]:
     async with open_templates(cold) as launcher:
         assert isinstance(launcher, TemplateLauncher)
         yield launcher
+
+
+BOTH_KINDS = pytest.mark.parametrize("kind", ["cold", "forked"])
+
+
+@asynccontextmanager
+async def launcher_of(kind: Kind) -> AsyncGenerator[Launcher]:
+    """The launcher of one kind of session."""
+    if kind == "cold":
+        yield new_launcher()
+        return
+    async with forking(new_launcher()) as launcher:
+        yield launcher
+        assert launcher.reasons == {}
+
+
+@asynccontextmanager
+async def session_of(
+    kind: Kind, interpreter: Interpreter, project: ProjectMount | None = None
+) -> AsyncGenerator[LiveSession]:
+    """A session of one kind, in the preset of an interpreter."""
+    spec = jail_spec(environments()[interpreter], project)
+    async with (
+        launcher_of(kind) as launcher,
+        launched(launcher, spec) as jail,
+        talking_to(jail, interpreter) as session,
+    ):
+        yield session
+
+
+async def said(
+    kind: Kind, interpreter: Interpreter, code: str, project: ProjectMount | None = None
+) -> str:
+    """All that code prints in a session of one kind."""
+    async with session_of(kind, interpreter, project) as session:
+        outcome = await session.run(code)
+    return outcome.stdout + outcome.stderr

@@ -21,7 +21,7 @@ import pytest
 from artifact_files import environment_of
 from isolation.background import Background
 from isolation.probe import Kind, Probe, program_of, program_of_all, verdict_of
-from isolation.probes import PROBES, named
+from isolation.probes import PROBES
 from isolation.rooms import ArtifactRoom, Prober
 from isolation.stage import CANARY, CANARY_VARIABLE, Stage, open_stage
 from nsmd.jail.starting import with_limits
@@ -76,7 +76,7 @@ def stage(untouched: Stage, monkeypatch: pytest.MonkeyPatch) -> Stage:
     return untouched
 
 
-@pytest.mark.parametrize("probe", IN_CODE, ids=named)
+@pytest.mark.parametrize("probe", IN_CODE, ids=lambda probe: probe.name)
 @pytest.mark.parametrize("kind", ["cold", "forked"])
 def test_held_in_a_session(
     probe: Probe, kind: Kind, built: Callable[[str], Path], stage: Stage, prober: Prober
@@ -106,7 +106,7 @@ def test_held_in_one_execution(first: int, built: Callable[[str], Path], stage: 
     assert "HELD" in verdicts.values()
 
 
-@pytest.mark.parametrize("probe", ALONE, ids=named)
+@pytest.mark.parametrize("probe", ALONE, ids=lambda probe: probe.name)
 def test_held_in_an_execution_of_its_own(
     probe: Probe, built: Callable[[str], Path], stage: Stage
 ) -> None:

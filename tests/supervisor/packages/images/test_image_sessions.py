@@ -37,9 +37,8 @@ from image_world import (
     symlink,
 )
 from isolation.stage import open_stage
-from isolation.weaken import Weakness
+from isolation.weaken import NOT_CLOSED, Weakness
 from isolation.weakjails import WeakLauncher
-from isolation.weaknesses import NOT_CLOSED
 from nsm.dataclass import replace
 from nsm.wire.errors import PackagesFailedError
 from nsmd.environments.builds.build_run import paths_in_use

@@ -1,4 +1,8 @@
-"""Directories and links that are exchanged while a jail is made: never another one is shown."""
+"""Projects that change under code: directories that their owner moves, links that are exchanged.
+
+The kernel resolves `..` up to the root of a mount. A directory that is moved out from below that
+root has no such end above it, see path_resolution(7) and the kernel's `path_connected`.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +15,14 @@ from pathlib import Path
 
 import pytest
 
+from isolation.probe import Kind
+from isolation.rooms import HostRoom
+from isolation.stage import CANARY, open_stage
+from isolation.weakjails import BOTH_KINDS
 from nsm.wire.errors import BadProjectError, StartFailedError
 from nsmd.jail.templates import open_templates
 from nsmd.manager.projects import check_project
+from nsmd.model.values import Environment
 from realjail import (
     environments,
     jail_spec,
@@ -25,6 +34,63 @@ from realjail import (
 )
 
 pytestmark = [pytest.mark.jail, needs_bwrap]
+
+HOLD = """
+import os
+held = os.open("/project/victims", os.O_PATH | os.O_DIRECTORY)
+os.chdir("/project/victims")
+"""
+
+CLIMB = """
+def read(*way):
+    fd = os.dup(held)
+    try:
+        for step in way[:-1]:
+            fd, before = os.open(step, os.O_PATH | os.O_DIRECTORY, dir_fd=fd), fd
+            os.close(before)
+        with open(os.open(way[-1], os.O_RDONLY, dir_fd=fd)) as file:
+            return file.read()
+    except OSError as error:
+        return error.strerror
+    finally:
+        os.close(fd)
+def from_here(way):
+    try:
+        with open(way) as file:
+            return file.read()
+    except OSError as error:
+        return error.strerror
+print(read("..", "secret"), read("..", "..", "secret"), from_here("../secret"), sep="\\n")
+print("one" in os.listdir("/proc/self/cwd"))
+"""
+
+
+@pytest.mark.parametrize("leaves", [True, False], ids=["leaves", "stays"])
+@BOTH_KINDS
+async def test_a_directory_that_leaves_the_project_has_no_way_up(
+    kind: Kind, leaves: bool, known: dict[str, Environment]
+) -> None:
+    """The same climbing finds what is beside a directory that was moved within the project."""
+    with open_stage() as stage:
+        room = HostRoom(kind=kind, stage=stage, known=known)
+        project = Path(stage.project.path)
+        if not leaves:
+            (project / "secret").write_text(CANARY)
+        async with (
+            room.launcher() as launcher,
+            launched(launcher, jail_spec(known["python"], stage.project)) as jail,
+            talking_to(jail, "python") as session,
+        ):
+            assert (await session.run(HOLD)).exit_code == 0
+            place = Path(stage.directory) if leaves else project
+            os.rename(project / "victims", place / "moved")
+            told = (await session.run(CLIMB)).stdout.splitlines()
+    assert (CANARY in told) is not leaves
+    if leaves:  # it still has what it was given, and the way from there would be the right one
+        assert told[-1] == "True"
+    else:
+        assert told[0] == CANARY
+
 
 ROUNDS = 4
 RENAME_EXCHANGE = 2
