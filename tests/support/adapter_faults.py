@@ -1,4 +1,4 @@
-"""Faults that every adapter of a framework has to take, as tests that its own file inherits.
+"""Hostile models and faults that every adapter has to take, as tests that its file inherits.
 
 A subclass in `tests/integrations` says how its framework makes a sandbox, runs a command in it and
 closes it; these tests then run with the framework's real package.
@@ -6,27 +6,49 @@ closes it; these tests then run with the framework's real package.
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import os
+import shlex
+import subprocess
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 
+import host_attacks
 import nsm
 from e2e_support import end_supervisor, supervisor, variables_for
 from nsm.wire.errors import UnknownSessionError
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
+
     from e2e_support import Supervisor
 
 HUGE_MIB = 48
 ENDS = "until ! kill -0 $(cat pid) 2>/dev/null; do sleep 0.05; done; echo ended"
 """A command that ends once that of the file `pid` has."""
+
+
+@contextmanager
+def own_supervisor(monkeypatch: pytest.MonkeyPatch, config: str = "") -> Generator[Supervisor]:
+    """A supervisor for a test that kills it; the one after it ends with the block."""
+    with tempfile.TemporaryDirectory(prefix="nsm-") as path:
+        for name, value in variables_for(Path(path)).items():
+            monkeypatch.setenv(name, value)
+        with supervisor(Path(path), config=config, keep=True) as it:
+            yield it
+        end_supervisor(it.socket)
+
+
+def kill(it: Supervisor) -> None:
+    it.process.kill()
+    it.process.wait()
 
 
 class AdapterFaults:
@@ -64,11 +86,28 @@ class AdapterFaults:
         """End a sandbox."""
         raise NotImplementedError
 
+    def attack(self, box: Any, target: host_attacks.Target) -> str:
+        """What an attack prints in a sandbox."""
+        return self.run(box, shlex.join(target.argv))
+
+    def attack_locally(self, target: host_attacks.Target) -> str:
+        """What it prints without one: in the framework's own local executor, if there is one."""
+        return subprocess.run(target.argv, capture_output=True, text=True, check=True).stdout
+
     def rows(self) -> dict[str, nsm.SessionRow]:
         """The framework's sessions by their id; a file of tests may have one of its own."""
         with nsm.Client() as client:
             rows = client.sessions()
         return {row.id: row for row in rows if row.labels.get("owner") == self.owner}
+
+    def test_a_hostile_model_reaches_nothing(self, shared: Supervisor, tmp_path: Path) -> None:
+        tmp_path.chmod(0o755)
+        box = self.open()
+        with host_attacks.target(tmp_path) as target:
+            theirs, ours = self.attack_locally(target), self.attack(box, target)
+        self.close(box)
+        assert host_attacks.gained(theirs) == host_attacks.ALL
+        assert host_attacks.gained(ours) == set()
 
     def test_many_at_once(self, shared: Supervisor) -> None:
         box = self.open()
@@ -121,22 +160,39 @@ class AdapterFaults:
 
     def test_a_supervisor_that_is_killed(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Killed in the middle of a command, which goes on; the next one starts a supervisor."""
-        with tempfile.TemporaryDirectory(prefix="nsm-") as path:
-            for name, value in variables_for(Path(path)).items():
-                monkeypatch.setenv(name, value)
-            with (
-                supervisor(Path(path), keep=True) as it,
-                ThreadPoolExecutor(1) as pool,
-            ):
-                box = self.open()
-                self.run(box, "echo kept >f")
-                slow = "touch begun; until [ -e go ]; do sleep 0.05; done; echo after"
-                running = pool.submit(self.run, box, slow)
-                self.run_beside(box, "until [ -e begun ]; do sleep 0.05; done")
-                it.process.kill()
-                it.process.wait()
-                assert self.run_beside(box, "touch go; cat f") == "kept\n"
-                assert running.result() == "after\n"
-                self.close(box)
-                assert not self.rows()
-            end_supervisor(it.socket)
+        with own_supervisor(monkeypatch) as it, ThreadPoolExecutor(1) as pool:
+            box = self.open()
+            self.run(box, "echo kept >f")
+            slow = "touch begun; until [ -e go ]; do sleep 0.05; done; echo after"
+            running = pool.submit(self.run, box, slow)
+            self.run_beside(box, "until [ -e begun ]; do sleep 0.05; done")
+            kill(it)
+            assert self.run_beside(box, "touch go; cat f") == "kept\n"
+            assert running.result() == "after\n"
+            self.close(box)
+            assert not self.rows()
+
+
+class AsyncFaults(AdapterFaults):
+    """Tests of a framework whose commands are awaited. A subclass has `arun` in place of `run`."""
+
+    async def arun(self, box: Any, command: str) -> str:
+        """Run a command, and return its standard output."""
+        raise NotImplementedError
+
+    def run(self, box: Any, command: str) -> str:
+        return asyncio.run(self.arun(box, command))
+
+    def test_a_cancelled_command_is_stopped(self, shared: Supervisor) -> None:
+        box = self.open()
+
+        async def main() -> None:
+            task = asyncio.create_task(self.arun(box, "echo $$ >pid; exec sleep 1000"))
+            await self.arun(box, "until [ -s pid ]; do sleep 0.05; done")
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert await self.arun(box, ENDS) == "ended\n"
+
+        asyncio.run(main())
+        self.close(box)

@@ -9,7 +9,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,10 +16,10 @@ from typing import TYPE_CHECKING
 import pytest
 from deepagents_code.integrations.sandbox_provider import SandboxNotFoundError
 
+import adapter_faults
 import host_attacks
 import nsm
 import scripted_model
-from e2e_support import end_supervisor, supervisor, variables_for
 from nsm.integrations.deepagents_code import NsmProvider
 
 if TYPE_CHECKING:
@@ -87,23 +86,18 @@ def test_dcode_in_a_sandbox_that_is_there(shared: Supervisor, tmp_path: Path) ->
 
 def test_a_supervisor_that_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Killed while dcode's command runs, which goes on; so does dcode."""
-    with tempfile.TemporaryDirectory(prefix="nsm-") as path:
-        for name, value in variables_for(Path(path)).items():
-            monkeypatch.setenv(name, value)
-        with supervisor(Path(path), keep=True) as it, ThreadPoolExecutor(1) as pool:
-            backend = NsmProvider().get_or_create()
-            slow = "touch begun; until [ -e go ]; do sleep 0.05; done; echo after"
-            options = ["--sandbox", "nsm", "--sandbox-id", backend.id]
-            answers = pool.submit(dcode, tmp_path, slow, "cat go", options=options)
-            backend.execute("until [ -e begun ]; do sleep 0.05; done", timeout=LIMIT_S)
-            it.process.kill()
-            it.process.wait()
-            assert backend.execute("echo kept >part; mv part go").exit_code == 0
-            first, second = answers.result()
-            assert first.startswith("after\n")
-            assert second.startswith("kept\n")
-            backend.close()
-        end_supervisor(it.socket)
+    with adapter_faults.own_supervisor(monkeypatch) as it, ThreadPoolExecutor(1) as pool:
+        backend = NsmProvider().get_or_create()
+        slow = "touch begun; until [ -e go ]; do sleep 0.05; done; echo after"
+        options = ["--sandbox", "nsm", "--sandbox-id", backend.id]
+        answers = pool.submit(dcode, tmp_path, slow, "cat go", options=options)
+        backend.execute("until [ -e begun ]; do sleep 0.05; done", timeout=LIMIT_S)
+        adapter_faults.kill(it)
+        assert backend.execute("echo kept >part; mv part go").exit_code == 0
+        first, second = answers.result()
+        assert first.startswith("after\n")
+        assert second.startswith("kept\n")
+        backend.close()
 
 
 def test_sandboxes_are_made_found_and_deleted(shared: Supervisor) -> None:

@@ -18,9 +18,10 @@ from jupyter_client.manager import KernelManager, start_new_kernel
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 
+import adapter_faults
 import host_attacks
 import nsm
-from e2e_support import end_supervisor, supervisor, variables_for
+from e2e_support import supervisor
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -137,22 +138,11 @@ def test_a_notebook_with_a_plot(notebook: nbformat.NotebookNode) -> None:
     assert sessions() == []
 
 
-def test_a_kernel_is_in_a_jail(notebook: nbformat.NotebookNode) -> None:
-    code = """
-import os, socket
-print(os.environ.get("SECRET_TOKEN"), os.environ["GIVEN"])
-print(os.path.exists(os.path.expanduser("~root/.ssh")), os.path.exists("/etc/shadow"))
-try:
-    socket.create_connection(("192.0.2.1", 80), timeout=5)
-except OSError as error:
-    print(type(error).__name__)
-print(len([name for name in os.listdir("/proc") if name.isdigit()]) < 20)
-"""
-    text = run(notebook, code)[0][0].text.splitlines()
-    assert text[0] == "None yes"
-    assert text[1] == "False False"
-    assert text[2] in ("OSError", "PermissionError")
-    assert text[3] == "True"
+def test_variables_of_a_kernel_are_those_of_its_specification(
+    notebook: nbformat.NotebookNode,
+) -> None:
+    code = "import os; print(os.environ.get('SECRET_TOKEN'), os.environ['GIVEN'])"
+    assert run(notebook, code)[0][0].text == "None yes\n"
 
 
 def test_a_hostile_model_reaches_nothing(notebook: nbformat.NotebookNode, tmp_path: Path) -> None:
@@ -322,21 +312,15 @@ def test_what_nsm_refuses_is_the_error(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_a_supervisor_that_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The sessions go on, and so do the channels; the next question starts another one."""
-    with tempfile.TemporaryDirectory(prefix="nsm-") as path:
-        for name, value in variables_for(Path(path)).items():
-            monkeypatch.setenv(name, value)
-        with supervisor(Path(path), config=CONFIG, keep=True) as it:
-            settings = {"startup_timeout": PATIENCE_S, "kernel_name": "nsm"}
-            manager, client = start_new_kernel(**settings)
-            said(client, "value = 7")
-            it.process.kill()
-            it.process.wait()
-            assert said(client, "print(value)") == "7"
-            assert manager.is_alive()
+    with adapter_faults.own_supervisor(monkeypatch, CONFIG) as it:
+        manager, client = start_new_kernel(startup_timeout=PATIENCE_S, kernel_name="nsm")
+        said(client, "value = 7")
+        adapter_faults.kill(it)
+        assert said(client, "print(value)") == "7"
+        assert manager.is_alive()
         manager.restart_kernel()
         client.wait_for_ready(timeout=PATIENCE_S)
         assert said(client, "print(6 * 7)") == "42"
         client.stop_channels()
         manager.shutdown_kernel()
         assert sessions() == []
-        end_supervisor(it.socket)

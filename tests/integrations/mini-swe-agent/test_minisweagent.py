@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
@@ -108,13 +109,6 @@ def test_the_documented_example_keeps_the_work(shared: Supervisor, tmp_path: Pat
         client.kill("fix")
 
 
-def test_a_hostile_model_reaches_nothing(environment: NsmEnvironment, tmp_path: Path) -> None:
-    with host_attacks.target(tmp_path) as target:
-        command = f"python3 - <<'END'\n{target.code}\nEND"
-        assert host_attacks.gained(run(LocalEnvironment(), command)["output"]) == host_attacks.ALL
-        assert host_attacks.gained(run(environment, command)["output"]) == set()
-
-
 def test_variables_of_the_host_are_no_values_for_prompts(
     environment: NsmEnvironment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -179,6 +173,9 @@ class TestFaults(adapter_faults.AdapterFaults):
 
     def run(self, box: NsmEnvironment, command: str) -> str:
         return run(box, command)["output"]
+
+    def attack_locally(self, target: host_attacks.Target) -> str:
+        return run(LocalEnvironment(), shlex.join(target.argv))["output"]
 
     def run_for(self, box: NsmEnvironment, command: str, seconds: float) -> None:
         assert "stopped after" in run(box, command, timeout=seconds)["exception_info"]

@@ -11,10 +11,7 @@ import io
 import json
 import os
 import re
-import select
-import signal
 import tarfile
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,8 +43,8 @@ from agents.sandbox.types import User
 from agents.testing import ModelStep, ScriptedModel, assistant_message, function_call
 from openai.types.responses import ResponseFunctionShellToolCall
 
+import adapter_faults
 import host_attacks
-from e2e_support import supervisor
 from nsm.integrations import openai_agents_terminals
 from nsm.integrations.openai_agents import (
     LABEL,
@@ -445,9 +442,7 @@ async def test_many_at_once(shared: Supervisor) -> None:
 
 
 async def test_a_supervisor_that_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    with tempfile.TemporaryDirectory(prefix="nsm-") as path, supervisor(Path(path)) as own:
-        for name, value in own.variables.items():  # for the next supervisor
-            monkeypatch.setenv(name, value)
+    with adapter_faults.own_supervisor(monkeypatch) as own:
         client = NsmSandboxClient()
         it = await client.create()
         await it.start()
@@ -456,8 +451,7 @@ async def test_a_supervisor_that_is_killed(monkeypatch: pytest.MonkeyPatch) -> N
         running = asyncio.create_task(it.exec(command))
         while not (await it.exec("test -e begun")).ok():
             pass
-        own.process.send_signal(signal.SIGKILL)
-        own.process.wait()
+        adapter_faults.kill(own)
         await it.exec("touch go")
         assert (await running).stdout == b"done\n"
         update = await it.pty_write_stdin(session_id=started.process_id, chars="hi\n")
@@ -465,12 +459,6 @@ async def test_a_supervisor_that_is_killed(monkeypatch: pytest.MonkeyPatch) -> N
         while b"hi" not in output:
             output += (await it.pty_write_stdin(session_id=started.process_id, chars="")).output
         await client.delete(it)
-        with own.client() as last:
-            assert last.server.pid is not None
-            ended = os.pidfd_open(last.server.pid)
-            last.shutdown()
-        select.select([ended], [], [])  # it writes into the directory until then
-        os.close(ended)
 
 
 async def test_the_shell_tool(shared: Supervisor) -> None:

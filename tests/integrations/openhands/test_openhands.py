@@ -24,10 +24,11 @@ from openhands.sdk.event import ObservationEvent
 from openhands.tools.terminal import TerminalTool
 from pydantic import SecretStr
 
+import adapter_faults
 import host_attacks
 import nsm
 import scripted_model
-from e2e_support import end_supervisor, supervisor, variables_for
+from e2e_support import supervisor
 from nsm.integrations.openhands import NsmAgentServer
 
 if TYPE_CHECKING:
@@ -156,14 +157,9 @@ def test_an_environment_without_the_server() -> None:
 
 def test_a_supervisor_that_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The session goes on, and so does the port."""
-    with tempfile.TemporaryDirectory(prefix="nsm-") as path:
-        for name, value in variables_for(Path(path)).items():
-            monkeypatch.setenv(name, value)
-        with supervisor(Path(path), config=CONFIG, keep=True) as it:
-            workspace = NsmAgentServer()
-            it.process.kill()
-            it.process.wait()
-            assert workspace.execute_command("echo on").stdout == "on\n"
+    with adapter_faults.own_supervisor(monkeypatch, CONFIG) as it:
+        workspace = NsmAgentServer()
+        adapter_faults.kill(it)
+        assert workspace.execute_command("echo on").stdout == "on\n"
         workspace.cleanup()
         assert sessions() == []
-        end_supervisor(it.socket)

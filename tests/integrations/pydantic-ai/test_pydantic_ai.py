@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -26,7 +27,6 @@ from nsm.integrations.pydantic_ai import NsmWorkspace
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
-    from pathlib import Path
 
     from e2e_support import Supervisor
 
@@ -81,14 +81,6 @@ async def test_an_agent_with_a_scripted_model(workspace: NsmWorkspace) -> None:
     assert (await agent.run("go", workspace=workspace)).output == "2 f\n"
 
 
-async def test_a_hostile_model_reaches_nothing(workspace: NsmWorkspace, tmp_path: Path) -> None:
-    with host_attacks.target(tmp_path) as target:
-        theirs = await LocalWorkspaceBackend(tmp_path).run(target.argv)
-        assert host_attacks.gained(theirs.stdout) == host_attacks.ALL
-        ours = await workspace.run(target.argv)
-    assert host_attacks.gained(ours.stdout) == set()
-
-
 async def test_too_much_output(workspace: NsmWorkspace) -> None:
     with pytest.raises(WorkspaceOutputLimitError, match="Redirect its output to a file"):
         await workspace.run("yes | head -c 17000000", shell=True)
@@ -116,14 +108,17 @@ def test_a_reference_of_another_provider() -> None:
         NsmWorkspace(WorkspaceRef(provider="e2b", id="x"))
 
 
-class TestFaults(adapter_faults.AdapterFaults):
+class TestFaults(adapter_faults.AsyncFaults):
     owner = "pydantic-ai"
 
     def open(self, **settings: Any) -> NsmWorkspace:
         return NsmWorkspace(**settings)
 
-    def run(self, box: NsmWorkspace, command: str) -> str:
-        return asyncio.run(box.run(command, shell=True)).stdout
+    async def arun(self, box: NsmWorkspace, command: str) -> str:
+        return (await box.run(command, shell=True)).stdout
+
+    def attack_locally(self, target: host_attacks.Target) -> str:
+        return asyncio.run(LocalWorkspaceBackend(Path("/")).run(target.argv)).stdout
 
     def run_for(self, box: NsmWorkspace, command: str, seconds: float) -> None:
         with pytest.raises(WorkspaceTimeoutError):

@@ -35,9 +35,6 @@ def test_one_program(pool: Pool) -> None:
     result = pool.run("print(6 * 7)", timeout_s=5)
     assert (result.stdout, result.exit_code) == ("42\n", 0)
     assert pool.run("echo $((6 * 7))", env="bash").stdout == "42\n"
-
-
-def test_one_program_under_asyncio(pool: Pool) -> None:
     assert asyncio.run(pool.arun("print(6 * 7)")).stdout == "42\n"
 
 
@@ -208,12 +205,6 @@ def test_a_program_whose_node_goes_each_time(pool: Pool, monkeypatch: pytest.Mon
     monkeypatch.setattr(pool, "_retries", -1)
     with pytest.raises(NodeLostError):
         pool.run("print(1)")
-
-
-def test_a_new_node_is_used(world: World, pool: Pool) -> None:
-    with world.further_node() as node, sandbox_on(pool, node) as sandbox:
-        assert sandbox.run("print(1)").stdout == "1\n"
-        assert node.node_id in pool.nodes()
 
 
 def test_an_environment_is_built_once_and_shipped(world: World, nodes: list[Any]) -> None:

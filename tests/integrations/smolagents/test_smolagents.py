@@ -11,7 +11,6 @@ import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
 from textwrap import dedent
 from typing import TYPE_CHECKING, Any
 
@@ -86,17 +85,6 @@ class Counter(Tool):
 # Its own tests of executors, ported
 
 
-def test_state_stays_from_step_to_step(executor: NsmExecutor) -> None:
-    executor("a = 1")
-    assert executor("a + 1").output == "2"
-
-
-def test_output_and_the_last_value(executor: NsmExecutor) -> None:
-    output = executor('print("Hello, world!")\n40 + 2')
-    assert (output.logs, output.output) == ("Hello, world!\n", "42")
-    assert not output.is_final_answer
-
-
 def test_an_error_has_the_traceback_and_what_was_printed(executor: NsmExecutor) -> None:
     with pytest.raises(AgentError) as caught:
         executor('print("before")\nraise ValueError("no such thing")')
@@ -139,15 +127,6 @@ def test_the_final_answer_in_an_expression_and_in_try(executor: NsmExecutor) -> 
     """
     output = executor(dedent(code))
     assert (output.output, output.logs) == ([1, 2], "so it is\n")
-
-
-def test_a_custom_final_answer(executor: NsmExecutor) -> None:
-    class Longer(FinalAnswerTool):
-        def forward(self, answer: Any) -> str:
-            return "CUSTOM" + str(answer)
-
-    executor.send_tools({"final_answer": Longer()})
-    assert executor("final_answer(1)").output == "CUSTOM1"
 
 
 def test_an_object_as_answer_needs_pickle(executor: NsmExecutor) -> None:
@@ -222,12 +201,6 @@ def test_an_agent_goes_on_after_an_error(shared: Supervisor) -> None:
     assert "ZeroDivisionError" in str(model.seen[1])
 
 
-def test_managed_agents_and_additional_arguments(shared: Supervisor) -> None:
-    model = ScriptedModel("final_answer(numbers[0] + 1)")
-    with NsmExecutor() as executor, CodeAgent(tools=[], model=model, executor=executor) as agent:
-        assert agent.run("Next one.", additional_args={"numbers": [41]}) == 42
-
-
 def test_the_example_of_the_page(
     shared: Supervisor, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -239,16 +212,6 @@ def test_the_example_of_the_page(
 
 
 # Hostile code
-
-
-def test_hostile_code_gains_nothing(executor: NsmExecutor, tmp_path: Path) -> None:
-    tmp_path.chmod(0o755)
-    with host_attacks.target(tmp_path) as target:
-        assert host_attacks.gained(executor(target.code).logs) == set()
-        unconfined = subprocess.run(
-            [sys.executable, "-c", target.code], capture_output=True, text=True, check=True
-        )
-        assert host_attacks.gained(unconfined.stdout) == host_attacks.ALL
 
 
 def test_the_local_executor_cannot_run_what_the_jail_can(executor: NsmExecutor) -> None:
@@ -341,6 +304,9 @@ class TestFaults(adapter_faults.AdapterFaults):
     def run(self, box: Any, command: str) -> str:
         code = "import subprocess; subprocess.run(['bash', '-c', {!r}], check=True)"
         return str(box(code.format(command)).logs)
+
+    def attack(self, box: Any, target: host_attacks.Target) -> str:
+        return str(box(target.code).logs)
 
     def run_beside(self, box: Any, command: str) -> str:
         """Run a program of the session, whose interpreter does one thing at a time."""
