@@ -6,8 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpu.measured import first_results
-from gpu.test_torch import COMPILED
+from gpu.test_torch import COMPILED, first_results
 
 if TYPE_CHECKING:
     from e2e_support import Supervisor

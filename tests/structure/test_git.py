@@ -6,8 +6,6 @@ import ast
 import re
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).resolve().parents[2]
 THE_PLACE = ROOT / "clients" / "nsm" / "git.py"
 SOURCES = sorted(
@@ -62,21 +60,6 @@ def _is_git(node: ast.AST) -> bool:
             return name.lower().strip("_") == "git"
         case _:
             return _is_text(node, OF_A_SHELL)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        'command = ["git", "-C", path, "status"]',
-        'words = ("/usr/bin/git", "log")',
-        "subprocess.run([self.git, *words], check=True)",
-        'subprocess.Popen("git status", shell=True)',
-        "await trio.run_process([*jail, git, 'log'])",
-        "os.execv(git, words)",
-    ],
-)
-def test_a_start_of_git_is_found(text: str) -> None:
-    assert starts_of_git(text) == [1]
 
 
 def test_code_that_only_names_git_is_not_found() -> None:

@@ -10,8 +10,6 @@ import ast
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pytest
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -101,30 +99,3 @@ def test_signals_are_sent_by_number_only_where_that_is_safe() -> None:
     )
     # No number is negative or 0.
     assert not [(name, call) for name, tree in trees.items() for call in negative(tree)]
-
-
-@pytest.mark.parametrize(
-    "code",
-    [
-        "os.kill(pid, 9)",
-        "os.killpg(os.getpgid(pid), 9)",
-        "os.kill(-1, 9)",
-        "call_later(os.kill, pid)",
-        "from os import kill",
-        "os.kill(os.getpid(), os.kill)",
-        "libc.kill(pid, 9)",
-    ],
-)
-def test_signals_by_number_are_found(code: str) -> None:
-    tree = ast.parse(f"class Some:\n  def act(self):\n    {code}\n")
-    assert [owner for owner, _ in sent_by_number(tree)] == ["Some.act"]
-
-
-@pytest.mark.parametrize("code", ["os.kill(os.getpid(), 9)", "process.kill()", "jail.kill()"])
-def test_signals_to_oneself_and_by_handles_are_allowed(code: str) -> None:
-    assert not list(sent_by_number(ast.parse(code)))
-
-
-@pytest.mark.parametrize("code", ["os.kill(-1, 9)", "os.kill(-pid, 9)", "signal_child(0, 9)"])
-def test_signals_to_groups_by_number_are_found(code: str) -> None:
-    assert negative(ast.parse(code))
