@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import os
+import subprocess
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_process import AgentProcess, becomes_true
+from agent_process import AgentProcess, Interpreter, becomes_true
 from sandbox.capture import Capture, OutputPipe, SpillFile, Spills
 from sandbox.framing import encode_frame
 from sandbox.limits import Limits
@@ -75,40 +75,22 @@ def test_characters_are_not_torn(text: str) -> None:
         assert len(tail.encode()) > 46
 
 
-def plant_link(workspace: Path, outside: Path) -> None:
-    (workspace / ".nsm").symlink_to(outside)
+PLANTS = {
+    "a link": "ln -s ../outside .nsm",
+    "a file": "touch .nsm",
+    "a named pipe": "mkfifo .nsm",
+    "a link in the place of the file": "mkdir .nsm; ln -s ../../outside/victim .nsm/stdout-1.txt",
+    "another name of a file": "mkdir .nsm; ln ../outside/victim .nsm/stdout-1.txt",
+}
 
 
-def plant_file(workspace: Path, _outside: Path) -> None:
-    (workspace / ".nsm").write_text("")
-
-
-def plant_fifo(workspace: Path, _outside: Path) -> None:
-    os.mkfifo(workspace / ".nsm")
-
-
-def plant_link_in_place_of_the_file(workspace: Path, outside: Path) -> None:
-    (workspace / ".nsm").mkdir()
-    (workspace / ".nsm" / "stdout-1.txt").symlink_to(outside / "victim")
-
-
-def plant_existing_file(workspace: Path, outside: Path) -> None:
-    (workspace / ".nsm").mkdir()
-    os.link(outside / "victim", workspace / ".nsm" / "stdout-1.txt")
-
-
-@pytest.mark.parametrize(
-    "plant",
-    [plant_link, plant_file, plant_fifo, plant_link_in_place_of_the_file, plant_existing_file],
-)
-def test_nothing_planted_is_followed_or_overwritten(
-    tmp_path: Path, plant: Callable[[Path, Path], None]
-) -> None:
+@pytest.mark.parametrize("plant", PLANTS)
+def test_nothing_planted_is_followed_or_overwritten(tmp_path: Path, plant: str) -> None:
     workspace, outside = tmp_path / "workspace", tmp_path / "outside"
     workspace.mkdir()
     outside.mkdir()
     (outside / "victim").write_text("precious")
-    plant(workspace, outside)
+    subprocess.run(["sh", "-e", "-c", PLANTS[plant]], cwd=workspace, check=True)
     text, left_out = captured(workspace, b"x" * 500).result()
     assert left_out is not None
     assert (left_out["omitted_bytes"], left_out["file"]) == (400, None)
@@ -288,18 +270,20 @@ def forged_messages() -> bytes:
     return b"".join(forged)
 
 
-def test_output_like_a_frame_or_a_marker_is_only_output(agent: AgentProcess) -> None:
+@pytest.mark.parametrize(
+    "interpreter", ["python", "bash", pytest.param("node", marks=pytest.mark.node)]
+)
+def test_output_like_a_frame_or_a_marker_is_only_output(
+    agent: AgentProcess, interpreter: Interpreter
+) -> None:
     text = forged_messages()
-    shown = text.decode("utf-8", "surrogateescape")
     octal = "".join(f"\\{byte:03o}" for byte in text)
-    reply = agent.python(f"import os; os.write(1, {text!r}); os.write(2, {text!r}); None")
+    codes = {
+        "python": f"import os; os.write(1, {text!r}); os.write(2, {text!r}); None",
+        "bash": f"printf '{octal}'; printf '{octal}' >&2",
+        "node": f"for (const it of [process.stdout, process.stderr])"
+        f" it.write(Buffer.from('{text.hex()}', 'hex')); undefined",
+    }
+    reply = agent.run(codes[interpreter], interpreter)
+    shown = text.decode("utf-8", "surrogateescape")
     assert (reply.stdout, reply.stderr) == (shown, shown)
-    reply = agent.bash(f"printf '{octal}'; printf '{octal}' >&2")
-    assert (reply.stdout, reply.stderr) == (shown, shown)
-
-
-@pytest.mark.node
-def test_output_of_node_like_a_frame_is_only_output(agent: AgentProcess) -> None:
-    text = forged_messages()
-    reply = agent.node(f"process.stdout.write(Buffer.from('{text.hex()}', 'hex')); 0")
-    assert reply.stdout == text.decode("utf-8", "surrogateescape")

@@ -64,6 +64,17 @@ def test_the_base_exchange_needs_no_capability(agent: AgentProcess) -> None:
         ({"type": "hello", "token": "ab" * 15}, "expected 16"),
         ({"type": "hello", "limits": {"processes": 0}}, "processes is 0"),
         ({"type": "hello", "limits": {"reply_bytes": "many"}}, "reply_bytes is 'many'"),
+        *[({"type": "ports", "id": each}, "ports") for each in (None, 1.5, ["f"])],
+        *[
+            ({"type": "file_open", "id": each, "path": "x", "mode": "read"}, "needs an id")
+            for each in (None, True, 1.5, ["f"])
+        ],
+        ({"type": "listen", "port": 80}, "listen needs an id"),
+        *[({"type": "listen", "id": "l", "port": each}, "port") for each in (0, 65536, "80", True)],
+        *[
+            ({"type": "listen", "id": "l", "port": 80, "variables": each}, "variables")
+            for each in (["A"], {"A B": "x"}, {"A": 1}, {"A": "x\0y"}, {"A;touch x": "x"})
+        ],
     ],
 )
 def test_a_wrong_request_is_answered_and_changes_nothing(
@@ -73,7 +84,7 @@ def test_a_wrong_request_is_answered_and_changes_nothing(
     error = shared.receive()
     assert error["type"] == "error"
     assert part in error["message"]
-    assert error.get("id") == frame.get("id") or frame.get("id") is True
+    assert error.get("id") == frame.get("id") or frame.get("id") in (True, 1.5, ["f"])
     assert shared.python("print(1)").stdout == "1\n"
 
 
@@ -180,7 +191,18 @@ def test_pipes_do_as_well_as_a_socket(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    one_in(4, [["--prestart", "perl"], ["--color", "red"], ["python"], ["--workspace"]]),
+    one_in(
+        4,
+        [
+            ["--prestart", "perl"],
+            ["--color", "red"],
+            ["python"],
+            ["--workspace"],
+            ["--limits", '{"processes": 0}'],
+            ["--limits", "{"],
+            ["--limits", '{"descriptors": "many"}'],
+        ],
+    ),
 )
 def test_a_wrong_command_line_says_what_is_expected(arguments: list[str]) -> None:
     done = subprocess.run(
@@ -191,31 +213,29 @@ def test_a_wrong_command_line_says_what_is_expected(arguments: list[str]) -> Non
         timeout=ANSWER_TIMEOUT_S,
         check=False,
     )
-    assert done.returncode == 1
-    assert "expected" in done.stderr
-    assert done.stdout == ""
+    assert (done.returncode, done.stdout) == (1, "")
+    assert ("--limits: " if "--limits" in arguments else "expected") in done.stderr
 
 
 @pytest.mark.parametrize("interpreter", one_in(3, ["python", "bash", "node"]))
 def test_prestart(tmp_path: Path, interpreter: Any) -> None:
     with direct_agent(tmp_path, "--prestart", interpreter) as agent:
-        agent.send(type="status")
-        assert agent.receive() == {"type": "status", "running": None, "background": 0}
+        assert agent.status() == {"type": "status", "running": None, "background": 0}
         assert agent.run("", interpreter).exit_code == 0
 
 
-def test_an_interpreter_that_is_missing_is_named(tmp_path: Path) -> None:
-    with direct_agent(tmp_path, "--node", "/nowhere/node") as agent:
-        reply = agent.node("1")
-        assert reply.exit_code == 127
-        assert "cannot start /nowhere/node" in reply.stderr
-        assert agent.python("print(1)").stdout == "1\n"
-
-
-def test_an_interpreter_that_is_missing_at_the_start_is_named_later(tmp_path: Path) -> None:
-    with direct_agent(tmp_path, "--bash", "/nowhere/bash", "--prestart", "bash") as agent:
-        agent.send(type="execute", id="1", interpreter="bash", code="")
-        assert "cannot start /nowhere/bash" in agent.expect("error")["message"]
+@pytest.mark.parametrize(
+    ("interpreter", "more"),
+    [("node", []), ("bash", []), ("bash", ["--prestart", "bash"])],
+)
+def test_an_interpreter_that_is_missing_is_named(
+    tmp_path: Path, interpreter: str, more: list[str]
+) -> None:
+    path = f"/nowhere/{interpreter}"
+    with direct_agent(tmp_path, f"--{interpreter}", path, *more) as agent:
+        agent.send(type="execute", id="1", interpreter=interpreter, code="1")
+        answer = agent.receive()
+        assert f"cannot start {path}" in answer.get("message", "") + answer.get("stderr", "")
         assert agent.python("print(1)").stdout == "1\n"
 
 
@@ -292,3 +312,62 @@ def test_descriptors_that_wait_go_with_their_own_bytes() -> None:
     first, second = (data for data, count in got if count)
     assert first.endswith(b"first ")
     assert second.startswith(b"second ")
+
+
+# An agent in a fork of a process that did nothing yet, as a template's sessions have it.
+
+TEMPLATE = """
+import json, os, socket, sys
+sys.path.insert(0, sys.argv[1])
+import sandbox_agent
+import decimal  # preloaded
+from sandbox.framing import MessageReader, encode_frame
+sys.path.pop(0)
+
+results = []
+agent = sandbox_agent.prepare(workspace=sys.argv[2])
+worker = sandbox_agent.PythonWorker()
+for number in range(3):
+    ours, theirs = socket.socketpair()
+    pid = os.fork()
+    if pid == 0:
+        ours.close()
+        fd = theirs.detach()
+        sandbox_agent.serve(agent, fd, fd, prestart="python", worker=worker)
+    theirs.close()
+    reader = MessageReader()
+    def receive():
+        while (frame := reader.next_message()) is None:
+            reader.receive_data(ours.recv(65536))
+        return frame
+    assert receive()["type"] == "ready"
+    for code in (
+        f"number = {number}",
+        "import sys; print(number, __name__, 'decimal' in sys.modules)",
+        "import random; print(random.random())",
+        "import inspect; print(len(inspect.stack()))",
+    ):
+        ours.sendall(encode_frame(
+            {"type": "execute", "id": "1", "interpreter": "python", "code": code}))
+        results.append(receive()["stdout"])
+    ours.close()
+    assert os.waitpid(pid, 0)[1] == 0
+print(json.dumps(results))
+"""
+
+
+def test_a_fork_becomes_an_agent(tmp_path: Path) -> None:
+    folder = str(Path(sandbox_agent.__file__).parent)
+    done = subprocess.run(
+        [PYTHON, "-I", "-c", TEMPLATE, folder, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=ANSWER_TIMEOUT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    results = json.loads(done.stdout)
+    assert results[1::4] == [f"{number} __main__ True\n" for number in range(3)]
+    assert len(set(results[2::4])) == 3, "each has its own random numbers"
+    # User code does not sit on top of the agent's loop: the worker's few frames are all there is.
+    assert all(int(depth) <= 8 for depth in results[3::4])

@@ -7,26 +7,24 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from collections.abc import Generator
 
 import pytest
 
-import sandbox_agent
-from agent_process import AgentProcess, Interpreter, Reply, becomes_true, jailed_agent
-from realjail import BWRAP, needs_bwrap
+from agent_process import (
+    GET,
+    SET,
+    AgentProcess,
+    Interpreter,
+    Reply,
+    becomes_true,
+    jailed_agent,
+)
+from realjail import needs_bwrap
 from sandbox.framing import encode_frame
 from selection import one_in
 
 pytestmark = [pytest.mark.jail, needs_bwrap]
-
-SET: dict[Interpreter, str] = {"python": "kept = 5", "bash": "kept=5", "node": "let kept = 5"}
-GET: dict[Interpreter, str] = {
-    "python": "print(kept)",
-    "bash": "echo $kept",
-    "node": "console.log(kept)",
-}
 
 
 def works(agent: AgentProcess, interpreter: Interpreter = "python") -> bool:
@@ -38,15 +36,13 @@ def works(agent: AgentProcess, interpreter: Interpreter = "python") -> bool:
 
 
 def background(agent: AgentProcess) -> int:
-    agent.send(type="status")
-    count: int = agent.expect("status")["background"]
+    count: int = agent.status()["background"]
     return count
 
 
 @pytest.fixture
 def limited() -> Generator[AgentProcess]:
     """An agent with limits and a small workspace."""
-    assert BWRAP is not None
     with jailed_agent(weak=("--size", "4000000", "--tmpfs", "/workspace")) as agent:
         agent.send(type="hello", limits={"processes": 80, "descriptors": 300})
         yield agent
@@ -294,6 +290,17 @@ def test_orphans_are_reaped(jailed: AgentProcess) -> None:
     becomes_true(lambda: jailed.bash(count).stdout == "0\n", "no zombie is left")
 
 
+def to_the_agent(data: bytes) -> str:
+    """Python code that writes this to its interpreter's connections."""
+    return f"""
+import os, stat
+for fd in range(3, 300):
+    try:
+        if stat.S_ISSOCK(os.fstat(fd).st_mode): os.write(fd, {data!r})
+    except OSError: pass
+"""
+
+
 FORGERIES = {
     "an end with another number": encode_frame({"type": "done", "id": 99, "exit_code": 0}),
     "wrong types": encode_frame({"type": "done", "id": [1], "exit_code": "x"}),
@@ -323,13 +330,7 @@ def test_forged_messages_harm_only_the_forger(
     other: Interpreter = "python" if interpreter != "python" else "bash"
     jailed.run(SET[other], other)
     codes = {
-        "python": f"""
-import os, stat
-for fd in range(3, 300):
-    try:
-        if stat.S_ISSOCK(os.fstat(fd).st_mode): os.write(fd, {data!r})
-    except OSError: pass
-""",
+        "python": to_the_agent(data),
         "node": f"require('fs').writeSync(3, Buffer.from('{data.hex()}', 'hex')); 0",
         "bash": "for fd in {229..254}; do printf '"
         + "".join(f"\\{byte:03o}" for byte in data[:5000])
@@ -345,14 +346,7 @@ for fd in range(3, 300):
 def test_a_forged_end_cannot_reach_the_next_execution(jailed: AgentProcess) -> None:
     """Code that says it is done, and goes on: the next execution has its own answer."""
     forge = encode_frame({"type": "done", "id": 1, "exit_code": 0})
-    code = f"""
-import os, stat, time
-for fd in range(3, 300):
-    try:
-        if stat.S_ISSOCK(os.fstat(fd).st_mode): os.write(fd, {forge!r})
-    except OSError: pass
-time.sleep(0.3)
-"""
+    code = to_the_agent(forge) + "import time; time.sleep(0.3)"
     assert jailed.python(code).exit_code == 0
     reply = jailed.python("print('own answer')")
     assert reply.stdout == "own answer\n"
@@ -363,12 +357,7 @@ def test_displays_that_are_deep(jailed: AgentProcess, depth: int, kind: str) -> 
     """An answer to a client has at most 64 levels, and else could not be sent at all."""
     data = '{"type":"display","data":{"a/b":' + "[" * depth + "]" * depth + "}}"
     frame = len(data).to_bytes(4, "big") + data.encode()
-    reply = jailed.python(
-        "import os, stat\n"
-        "for fd in map(int, os.listdir('/proc/self/fd')):\n"
-        "    if fd >= 200 and stat.S_ISSOCK(os.fstat(fd).st_mode):\n"
-        f"        os.write(fd, {frame!r})"
-    )
+    reply = jailed.python(to_the_agent(frame))
     assert (reply.exit_code, [list(bundle) for bundle in reply.displays]) == (0, [[kind]])
     assert works(jailed)
 
@@ -528,32 +517,29 @@ def test_a_directory_that_is_gone(jailed: AgentProcess) -> None:
 # Limits.
 
 
-def test_limits_hold_for_python_and_bash(limited: AgentProcess) -> None:
-    shell = "ulimit -u; ulimit -n; ulimit -c; ulimit -Hn"
-    assert limited.bash(shell).stdout.split() == ["80", "300", "0", "300"]
-    code = f"import subprocess; _ = subprocess.run(['bash', '-c', {shell!r}])"
-    assert limited.python(code).stdout.split() == ["80", "300", "0", "300"]
+SHELL = "ulimit -u; ulimit -n; ulimit -c; ulimit -Hn; echo $PPID"
+LOOK_AT_LIMITS: dict[Interpreter, str] = {
+    "bash": SHELL.replace("PPID", "$"),
+    "python": f"import subprocess; _ = subprocess.run(['bash', '-c', {SHELL!r}])",
+    "node": f"require('child_process').spawnSync('bash', ['-c', '{SHELL}'], {{stdio: [0, 1]}}); 0",
+}
+"""Prints the limits of processes, descriptors and core files, and the interpreter's number."""
 
 
-@pytest.mark.node
-def test_limits_hold_for_node(limited: AgentProcess) -> None:
-    shell = "ulimit -u; ulimit -n; ulimit -c; ulimit -Hn"
-    node = f"require('child_process').spawnSync('bash', ['-c', '{shell}'], {{stdio: [0, 1]}}); 0"
-    assert limited.node(node).stdout.split() == ["80", "300", "0", "300"]
+@pytest.mark.parametrize(
+    "interpreter", ["python", "bash", pytest.param("node", marks=pytest.mark.node)]
+)
+def test_limits_hold_for_each_interpreter(limited: AgentProcess, interpreter: Interpreter) -> None:
+    told = limited.run(LOOK_AT_LIMITS[interpreter], interpreter).stdout.split()
+    assert told[:4] == ["80", "300", "0", "300"]
 
 
 @pytest.mark.parametrize("interpreter", one_in(3, ["python", "bash", "node"]))
 def test_limits_reach_an_interpreter_that_runs_already(interpreter: Interpreter) -> None:
-    shell = "ulimit -u; ulimit -n"
-    codes = {
-        "bash": shell,
-        "python": f"import subprocess; _ = subprocess.run(['bash', '-c', '{shell}'])",
-        "node": f"require('child_process').spawnSync('bash', ['-c', '{shell}'], {{stdio: [0, 1]}})",
-    }
     with jailed_agent("--prestart", interpreter) as agent:
         agent.send(type="hello", limits={"processes": 70, "descriptors": 128, "data_bytes": 10**10})
-        reply = agent.run(codes[interpreter], interpreter)
-        assert reply.stdout.split() == ["70", "128"]
+        reply = agent.run(LOOK_AT_LIMITS[interpreter], interpreter)
+        assert reply.stdout.split()[:2] == ["70", "128"]
         assert not reply.interpreter_restarted
 
 
@@ -562,29 +548,12 @@ def test_limits_from_the_start_change_nothing_when_they_come_again(
     interpreter: Interpreter,
 ) -> None:
     """A change takes another interpreter if a filter keeps the agent from limiting others."""
-    shell = "ulimit -u; ulimit -n; echo $PPID"
-    codes = {
-        "bash": "ulimit -u; ulimit -n; echo $$",
-        "python": f"import subprocess; _ = subprocess.run(['bash', '-c', '{shell}'])",
-        "node": f"require('child_process').spawnSync('bash', ['-c', '{shell}'], {{stdio: [0, 1]}})",
-    }
     limits = {"processes": 70, "descriptors": 128}
     with jailed_agent("--prestart", interpreter, "--limits", json.dumps(limits)) as agent:
         agent.send(type="hello", limits=limits)
+        told = agent.run(LOOK_AT_LIMITS[interpreter], interpreter).stdout.split()
         first_pid = "2"
-        assert agent.run(codes[interpreter], interpreter).stdout.split() == ["70", "128", first_pid]
-
-
-@pytest.mark.parametrize("limits", one_in(3, ['{"processes": 0}', "{", '{"descriptors": "many"}']))
-def test_limits_that_are_none_are_refused(limits: str) -> None:
-    told = subprocess.run(
-        [sys.executable, sandbox_agent.__file__, "--limits", limits],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert told.returncode == 1
-    assert told.stderr.startswith("sandbox_agent: --limits: ")
+        assert (told[:2], told[-1]) == (["70", "128"], first_pid)
 
 
 def test_the_memory_limit_is_a_memory_error_and_keeps_state(jailed: AgentProcess) -> None:

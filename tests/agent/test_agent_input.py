@@ -117,14 +117,6 @@ def test_input_comes_whole_to_the_execution_that_is_given_it(
     assert agent.run("ls -l /proc/self/fd/0", "bash").stdout.endswith("/dev/null\n")
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_code_and_input_take_turns(agent: AgentProcess, kind: Interpreter) -> None:
-    source = begin(agent, kind, WAIT[kind], stream=True)
-    agent.running("waits")
-    source.write(b"a line\n")
-    assert result(agent, source).stdout.split("\n")[:2] == ["waits", "got a line"]
-
-
 def test_input_prompts_and_reads_lines(agent: AgentProcess) -> None:
     reply = given(agent, "python", "a = input('? '); b = input(); (a, b)", b"1\n2\n")
     assert (reply.stdout, reply.shown) == ("? ", ["('1', '2')"])
@@ -136,13 +128,6 @@ def test_python_has_its_own_input_back_afterwards(agent: AgentProcess) -> None:
     agent.python("import io, sys; sys.stdin = io.StringIO('mine')")
     assert given(agent, "python", "sys.stdin.read()", b"given").shown == ["'given'"]
     assert agent.python("sys.stdin.read()").shown == ["'mine'"]
-
-
-def test_bash_reads_lines_and_its_programs_the_rest(agent: AgentProcess) -> None:
-    code = "read a; read b; echo $b $a; cat"
-    assert given(agent, "bash", code, b"1\n2\n3\n4").stdout == "2 1\n3\n4"
-    guarded = f"set -eu; {code}; false; echo not reached"
-    assert given(agent, "bash", guarded, b"1\n2\n3\n").stdout == "2 1\n3\n"
 
 
 @pytest.mark.parametrize("one_shot", [False, True])
@@ -249,8 +234,7 @@ def test_no_process_is_left_of_it(agent: AgentProcess) -> None:
 def test_background_processes_are_not_counted_with_it(agent: AgentProcess) -> None:
     source = begin(agent, "bash", "read", one_shot=False)
     source.write(b"not yet")
-    agent.send(type="status")
-    assert agent.expect("status")["background"] == 0
+    assert agent.status()["background"] == 0
     source.write(b"\n")
     assert result(agent, source).exit_code == 0
 

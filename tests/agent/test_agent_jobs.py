@@ -450,12 +450,10 @@ def test_a_job_does_not_take_an_interpreter_s_processes_with_it(jobs: Jobs) -> N
 
 def test_a_session_with_a_job_is_in_use(jobs: Jobs) -> None:
     job = jobs.start("sleep", "60")
-    jobs.agent.send(type="status")
-    assert jobs.agent.expect("status")["background"] == 1
+    assert jobs.agent.status()["background"] == 1
     jobs.ask("job_stop", job=job)
     jobs.wait(job)
-    jobs.agent.send(type="status")
-    assert jobs.agent.expect("status")["background"] == 0
+    assert jobs.agent.status()["background"] == 0
 
 
 def test_limits_of_jobs_are_those_of_interpreters() -> None:

@@ -1,4 +1,4 @@
-"""Connections that the agent makes to ports of the session, for a relay: `ports`."""
+"""Connections to ports of the session for a relay (`ports`), and sockets that listen (`listen`)."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from agent_process import ANSWER_TIMEOUT_S, AgentProcess
+from sandbox.linux import c_library
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -125,7 +126,65 @@ def test_a_relay_that_ends_leaves_the_agent_as_it_was(agent: AgentProcess) -> No
         assert answer(channel)[0] == 1
 
 
-@pytest.mark.parametrize("fields", [{}, {"id": None}, {"id": 1.5}, {"id": []}])
-def test_wrong_requests_are_answered(shared: AgentProcess, fields: dict[str, Any]) -> None:
-    shared.send(type="ports", **fields)
-    assert "ports" in shared.expect("error")["message"]
+# A listening socket of the session's own loopback, passed to the supervisor: `listen`.
+
+
+def listening(agent: AgentProcess) -> tuple[dict[str, Any], socket.socket]:
+    """The next `listening`, and the socket that comes along."""
+    frame, descriptor = agent.expect_with_descriptor("listening")
+    return frame, socket.socket(fileno=descriptor)
+
+
+def ask_for_a_listener(agent: AgentProcess, **fields: Any) -> None:
+    # Any free port: this agent has no loopback of its own.
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    agent.send(**{"type": "listen", "id": "l", "port": port, **fields})
+
+
+def test_the_socket_takes_connections_outside_of_the_agent(agent: AgentProcess) -> None:
+    ask_for_a_listener(agent)
+    frame, listener = listening(agent)
+    with listener, socket.create_connection(("127.0.0.1", frame["port"])):
+        assert frame["id"] == "l"
+        assert listener.getsockname() == ("127.0.0.1", frame["port"])
+        connection, _ = listener.accept()
+        connection.close()
+    # The agent has kept none: once ours is closed, nobody listens.
+    agent.send(type="ping")
+    agent.expect("pong")
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", frame["port"]))
+
+
+def test_a_port_that_is_taken_is_left(agent: AgentProcess) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        ask_for_a_listener(agent, port=taken.getsockname()[1])
+        frame, listener = listening(agent)
+        with listener:
+            assert frame["port"] != taken.getsockname()[1]
+
+
+def test_a_listener_comes_with_its_frame_behind_much_that_waits(agent: AgentProcess) -> None:
+    """More than a socket holds is on its way when the descriptor is."""
+    agent.send(type="interrupt", id="x" * 1_000_000)  # nothing of that id runs, which is answered
+    ask_for_a_listener(agent, variables={"WHERE": "at {port}"})
+    agent.send(type="ping")
+    frame, listener = listening(agent)
+    listener.close()
+    assert agent.python("import os; print(os.environ['WHERE'])").stdout == f"at {frame['port']}\n"
+
+
+def test_variables_are_for_shells_that_run_and_for_those_to_come(agent: AgentProcess) -> None:
+    agent.bash("kept=1")
+    value = "it's '$kept' \"x\"\n\\"
+    ask_for_a_listener(agent, variables={"SAID": value})
+    listening(agent)[1].close()
+    assert agent.bash('printf %s "$kept$SAID"').stdout == "1" + value
+    reply = agent.python("import os; print(os.environ['SAID'], end='')")
+    assert (reply.stdout, reply.interpreter_restarted) == (value, False)
+
+
+def test_the_c_library_is_looked_up_once() -> None:
+    """Each look-up makes types that stay, and takes longer than what it is used for."""
+    assert c_library() is c_library()

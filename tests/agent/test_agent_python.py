@@ -4,13 +4,14 @@ figures, one-shots, and what the agent keeps for itself."""
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Generator, Mapping
+from typing import Any
 
 import pytest
 
-from agent_process import AgentProcess, Reply, json_of
+from agent_process import AGENT, AgentProcess, Reply, json_of
 from nsm.wire.code import PLACE
+from venvs import make_venv
 
 # What is displayed.
 
@@ -338,67 +339,43 @@ await asyncio.sleep(0)
 
 
 @pytest.mark.parametrize(
-    ("code", "note"),
+    ("code", "about", "instead"),
     [
-        (
-            "files = !ls -l",
-            (
-                "`files = !ls -l` is IPython syntax: run the command in a Bash environment, or "
-                "with subprocess.run('ls -l', shell=True)"
-            ),
-        ),
-        (
-            "import os\n%matplotlib inline",
-            (
-                "`%matplotlib inline` is a magic of IPython, which plain Python does not have: "
-                "leave the line out: figures are shown anyway"
-            ),
-        ),
-        (
-            "%%unknown\nx",
-            (
-                "`%%unknown` is a magic of IPython, which plain Python does not have: leave it "
-                "out, or write it in Python"
-            ),
-        ),
-        ("df.head?", "`df.head?` is IPython syntax: help(df.head) prints the documentation"),
+        ("files = !ls -l", "`files = !ls -l` is IPython", "subprocess.run('ls -l', shell=True)"),
+        ("import os\n%matplotlib inline", "`%matplotlib inline` is a magic", "shown anyway"),
+        ("%%unknown\nx", "`%%unknown` is a magic of IPython", "leave it out"),
+        ("df.head?", "`df.head?` is IPython syntax", "help(df.head)"),
         (
             "x = 1\npip install numpy",
-            (
-                "`pip install numpy` is a shell command: run it in a Bash environment, or with "
-                "subprocess.run('pip install numpy', shell=True)"
-            ),
+            "`pip install numpy` is a shell",
+            "'pip install numpy', shell",
         ),
+        ("ls -la", "`ls -la` is a shell command", "subprocess.run('ls -la', shell=True)"),
+        ("cd sub/dir", "`cd sub/dir` is a shell command", "os.chdir"),
+        *[
+            (
+                f"import asyncio\nasync def f(): pass\nawait asyncio.sleep(0)\n{call}",
+                "code with `await` runs in an event loop already",
+                "`await f()`",
+            )
+            for call in ("asyncio.run(f())", "asyncio.get_event_loop().run_until_complete(f())")
+        ],
         (
-            "ls -la",
             (
-                "`ls -la` is a shell command: run it in a Bash environment, or with "
-                "subprocess.run('ls -la', shell=True)"
+                "import sys; sys.modules['IPython'] = None\n"
+                "try: from IPython.display import HTML\nfinally: del sys.modules['IPython']"
             ),
+            "`display(...)` is built in",
+            "needs no import",
         ),
-        ("cd sub/dir", "`cd sub/dir` is a shell command: os.chdir changes the directory"),
     ],
 )
-def test_a_hint_for_what_is_not_python(shared: AgentProcess, code: str, note: str) -> None:
+def test_an_error_of_other_shells_has_a_hint(
+    shared: AgentProcess, code: str, about: str, instead: str
+) -> None:
     reply = shared.python(code)
-    assert (reply.exit_code, reply.frame["notes"]) == (1, [note])
-
-
-@pytest.mark.parametrize(
-    "call", ["asyncio.run(f())", "asyncio.get_event_loop().run_until_complete(f())"]
-)
-def test_a_hint_for_a_second_event_loop(shared: AgentProcess, call: str) -> None:
-    code = f"import asyncio\nasync def f(): pass\nawait asyncio.sleep(0)\n{call}"
-    (note,) = shared.python(code).frame["notes"]
-    assert note.startswith("code with `await` runs in an event loop already: write `await f()`")
-
-
-def test_a_hint_for_a_missing_ipython(shared: AgentProcess) -> None:
-    missing = "import sys; sys.modules['IPython'] = None; from IPython.display import HTML"
-    (note,) = shared.python(f"try:\n    {missing}\nfinally: del sys.modules['IPython']").frame[
-        "notes"
-    ]
-    assert note.startswith("`display(...)` is built in here and needs no import")
+    (note,) = reply.frame["notes"]
+    assert (reply.exit_code, note.startswith(about), instead in note) == (1, True, True), note
 
 
 @pytest.mark.parametrize(
@@ -457,13 +434,6 @@ def test_sources_and_memory_do_not_pile_up(agent: AgentProcess) -> None:
     assert json_of(agent.python("import os; print(len(os.listdir('/proc/self/fd')))")) < 20
 
 
-def test_the_environments_packages_are_importable(tmp_path: Path, agent: AgentProcess) -> None:
-    reply = agent.python(
-        "import sys\nprint(sys.path[0] == '', sys.flags.isolated, sys.flags.no_site)"
-    )
-    assert reply.stdout == "True 1 0\n"
-
-
 def test_nothing_stays_of_the_rehearsal(agent: AgentProcess) -> None:
     """The agent has run code once before anybody asked."""
     code = """
@@ -476,3 +446,134 @@ print(sorted(name for name in globals() if not name.startswith("__")), sys.displ
     assert not reply.interpreter_restarted
     assert reply.displays == []
     assert 'File "<exec 2>", line 1' in agent.python("1 / 0").stderr
+
+
+# Times of imports, in results.
+
+SLOW_S = 0.06
+SLOW = f"import time; time.pass_for_imports({SLOW_S})"
+CLOCK = """
+import sys, time
+real, now_s = time.monotonic, 0.0
+def monotonic():
+    asks = sys._getframe(1).f_globals["__name__"]
+    return now_s if asks == "sandbox.workers.python.library" else real()
+def pass_for_imports(seconds):
+    global now_s
+    now_s += seconds
+time.monotonic, time.pass_for_imports = monotonic, pass_for_imports
+"""
+"""A clock that stands still for whoever times imports, so that no import is slow by chance."""
+
+MODULES = {
+    "clock_of_imports": CLOCK,
+    "slow": f"{SLOW}; import slow_too",
+    "slow_too": SLOW,
+    "quick": "",
+    "broken": f"{SLOW}; 1/0",
+}
+
+
+@pytest.fixture(scope="module")
+def imports(tmp_path_factory: pytest.TempPathFactory) -> Generator[AgentProcess]:
+    """An agent on a Python with slow modules."""
+    directory = tmp_path_factory.mktemp("venv")
+    packages = make_venv(directory, MODULES)
+    (packages / "clock.pth").write_text("import clock_of_imports\n")
+    (packages / "whole").mkdir()
+    (packages / "whole/__init__.py").write_text("")
+    (packages / "whole/part.py").write_text(SLOW)
+    workspace = tmp_path_factory.mktemp("workspace")
+    (workspace / "own.py").write_text(SLOW)
+    python = str(directory / "bin/python3")
+    agent = AgentProcess(
+        [python, "-I", str(AGENT), "--workspace", str(workspace)], workspace=workspace
+    )
+    try:
+        yield agent
+    finally:
+        agent.close()
+
+
+def told(agent: AgentProcess, code: str, **options: Any) -> dict[str, float]:
+    """Times of imports that the result of some code has, in a new interpreter."""
+    reply = agent.python(code, reset=True, **options)
+    assert reply.exit_code == 0, reply.stderr
+    found: dict[str, float] = reply.frame.get("imports", {})
+    return found
+
+
+@pytest.mark.parametrize(
+    ("code", "modules"),
+    [
+        ("import slow", ["slow"]),
+        ("import slow_too, slow, quick", ["slow_too", "slow"]),
+        ("import whole.part as part", ["whole.part"]),
+        ("from whole import part", ["whole.part"]),
+        ("import importlib; importlib.import_module('slow')", ["slow"]),
+        ("def f():\n    import slow\nf(); f()", ["slow"]),
+        ("import asyncio\nawait asyncio.sleep(0)\nimport slow", ["slow"]),
+        ("import quick", []),
+        ("import own", []),
+        ("try:\n    import broken\nexcept ZeroDivisionError: pass", []),
+        ("import threading as t\nx = t.Thread(target=__import__, args=('slow',))\nx.start()", []),
+        ("import os\nif os.fork() == 0:\n    import slow; os._exit(0)\n_ = os.wait()", []),
+    ],
+)
+def test_slow_imports_of_installed_modules_are_told(
+    imports: AgentProcess, code: str, modules: list[str]
+) -> None:
+    found = told(imports, code)
+    assert list(found) == modules
+    for module in modules:
+        with_another = module == "slow" and "slow_too" not in found  # which it imports itself
+        assert found[module] == pytest.approx(2 * SLOW_S if with_another else SLOW_S)
+
+
+def test_each_import_is_told_once(imports: AgentProcess) -> None:
+    assert list(told(imports, "import slow_too")) == ["slow_too"]
+    reply = imports.python("import slow_too, slow")
+    assert list(reply.frame["imports"]) == ["slow"]
+    assert "imports" not in imports.python("import slow").frame
+
+
+def test_a_one_shot_tells_them(imports: AgentProcess) -> None:
+    assert list(told(imports, "import slow", one_shot=True)) == ["slow"]
+
+
+def test_a_traceback_shows_nothing_of_it(imports: AgentProcess) -> None:
+    code = """
+import traceback
+try:
+    import broken
+except ZeroDivisionError:
+    traceback.print_exc()
+"""
+    lines = imports.python(code, reset=True).stderr.splitlines()
+    assert len([line for line in lines if line.startswith("  File ")]) == 2, lines
+    lines = imports.python("import nonesuch", reset=True).stderr.splitlines()
+    assert len([line for line in lines if line.startswith("  File ")]) == 1, lines
+
+
+def test_forged_times_of_imports_are_bounded(imports: AgentProcess) -> None:
+    code = """
+import json, os, struct
+def say(module, seconds):
+    text = json.dumps({"type": "imported", "module": module, "seconds": seconds}).encode()
+    os.write(FD, struct.pack(">I", len(text)) + text)
+for FD in range(100, 1100):
+    try:
+        kind = os.readlink(f"/proc/self/fd/{FD}")
+    except OSError:
+        continue
+    if kind.startswith("socket:"):
+        break
+for name in ("a b", "; rm -rf ~", "x" * 101, "a..b", "\\u0430", "", None, 7, ["x"]):
+    say(name, 1.0)
+for seconds in (-1, 1e10, "1", None, True):
+    say("seconds", seconds)
+for number in range(1000):
+    say(f"m{number}", 0.25)
+"""
+    found = told(imports, code)
+    assert found == {f"m{number}": 0.25 for number in range(16)}

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from agent_process import AgentProcess, Interpreter, becomes_true
+from agent_process import GET, SET, AgentProcess, Interpreter, Reply, becomes_true
 from sandbox.interpreters.base import CurrentExecution
 from sandbox.processes import Process, read_process
 from sandbox.stopping import Stopper
@@ -53,19 +53,44 @@ SHELL = {
 def wait_for_a_child(agent: AgentProcess) -> None:
     """Wait until the running code has started a process."""
     while True:
-        agent.send(type="status")
-        status = agent.expect("status")
+        status = agent.status()
         if status["background"]:
             return
         assert status["running"] is not None, "the code has ended, and started none"
 
 
-SET: dict[Interpreter, str] = {"python": "kept = 5", "bash": "kept=5", "node": "let kept = 5"}
-GET: dict[Interpreter, str] = {
-    "python": "print(kept)",
-    "bash": "echo $kept",
-    "node": "console.log(kept)",
-}
+def interrupted(
+    agent: AgentProcess,
+    code: str,
+    meanwhile: Callable[[], object] | None = None,
+    *,
+    up: str = "up\n",
+    child: bool = False,
+    grace_s: float = LONG_GRACE_S,
+    **options: Any,
+) -> Reply:
+    """Interrupt Bash code once it has printed a line; its result.
+
+    Args:
+        child: wait until the code has started a process, too.
+        meanwhile: happens once the interrupt was taken; the code does not end before.
+    """
+    request = agent.begin(code, "bash", stream=True, timeout_s=60, grace_s=grace_s, **options)
+    agent.running(up)
+    if child:
+        wait_for_a_child(agent)
+    agent.send(type="interrupt", id=request)
+    if meanwhile is not None:
+        agent.status()
+        meanwhile()
+    return agent.result(request)
+
+
+def ended_at_the_first_interrupt(reply: Reply) -> None:
+    assert (reply.exit_code, reply.interrupted) == (130, True)
+    assert "ran on" not in reply.stdout
+    assert reply.duration_s < LONG_GRACE_S / 2, "the first interrupt is enough"
+    assert not reply.interpreter_restarted
 
 
 @pytest.mark.parametrize("interpreter", ["python", "bash", "node"])
@@ -118,43 +143,23 @@ GOES_ON = {
 }
 
 
+@pytest.mark.parametrize("one_shot", [False, True])
 @pytest.mark.parametrize("name", one_in(6, GOES_ON))
 def test_nothing_more_of_a_shells_code_runs_after_an_interrupt(
-    agent: AgentProcess, name: str
+    agent: AgentProcess, name: str, one_shot: bool
 ) -> None:
     (agent.workspace / "catches").write_text(CATCHES)
-    agent.bash(SET["bash"])
-    request = agent.begin(GOES_ON[name], "bash", stream=True, timeout_s=60, grace_s=LONG_GRACE_S)
-    agent.running("up\n")
-    agent.send(type="interrupt", id=request)
-    reply = agent.result(request)
-    assert (reply.exit_code, reply.interrupted) == (130, True)
-    assert "ran on" not in reply.stdout
-    assert reply.duration_s < LONG_GRACE_S / 2, "the first interrupt is enough"
-    assert not reply.interpreter_restarted
-    after = agent.bash("trap - EXIT; set +eux; " + GET["bash"])
-    assert (after.stdout, after.exit_code, after.interrupted) == ("5\n", 0, False)
-
-
-ONE_SHOTS = {**GOES_ON, "exit trap": "trap 'echo cleaned' EXIT; python3 catches; echo ran on"}
-
-
-@pytest.mark.parametrize("name", one_in(8, ONE_SHOTS))
-def test_nothing_more_of_a_one_shots_code_runs_after_an_interrupt(
-    agent: AgentProcess, name: str
-) -> None:
-    (agent.workspace / "catches").write_text(CATCHES)
-    code = ONE_SHOTS[name]
-    options = {"stream": True, "timeout_s": 60, "grace_s": LONG_GRACE_S, "one_shot": True}
-    request = agent.begin(code, "bash", **options)
-    agent.running("up\n")
-    agent.send(type="interrupt", id=request)
-    reply = agent.result(request)
-    assert (reply.exit_code, reply.interrupted) == (130, True)
-    assert "ran on" not in reply.stdout
-    assert ("cleaned" in reply.stdout) == (name == "exit trap")
-    assert reply.duration_s < LONG_GRACE_S / 2, "the first interrupt is enough"
-    assert not reply.interpreter_restarted
+    code = GOES_ON[name]
+    if one_shot:  # whose EXIT trap runs
+        code = code.replace("trap 'echo ran on' EXIT", "trap 'echo cleaned' EXIT")
+    else:
+        agent.bash(SET["bash"])
+    reply = interrupted(agent, code, one_shot=one_shot)
+    ended_at_the_first_interrupt(reply)
+    assert ("cleaned" in reply.stdout) == (one_shot and name == "exit trap")
+    if not one_shot:
+        after = agent.bash("trap - EXIT; set +eux; " + GET["bash"])
+        assert (after.stdout, after.exit_code, after.interrupted) == ("5\n", 0, False)
 
 
 HOLDS = "trap '' INT; echo up >&2; read x < go"
@@ -165,17 +170,8 @@ def test_a_one_shot_is_interrupted_again_if_it_looks_for_traps_no_more(agent: Ag
     """Bash expands the words of `read` between its last look for traps and the wait."""
     (agent.workspace / "holds").write_text(HOLDS)
     code = "mkfifo go; exec 7<> <(:); read -u 7 $(bash holds); echo ran on"
-    options = {"stream": True, "timeout_s": 60, "grace_s": LONG_GRACE_S, "one_shot": True}
-    request = agent.begin(code, "bash", **options)
-    agent.running("up\n")
-    agent.send(type="interrupt", id=request)
-    agent.send(type="status")
-    agent.expect("status")
-    (agent.workspace / "go").write_text("\n")
-    reply = agent.result(request)
-    assert (reply.exit_code, reply.interrupted) == (130, True)
-    assert "ran on" not in reply.stdout
-    assert reply.duration_s < LONG_GRACE_S / 2, "the first interrupt is enough"
+    go = partial((agent.workspace / "go").write_text, "\n")
+    ended_at_the_first_interrupt(interrupted(agent, code, go, one_shot=True))
 
 
 def test_a_shell_that_has_missed_an_interrupt_gets_another_where_it_reads(
@@ -184,16 +180,8 @@ def test_a_shell_that_has_missed_an_interrupt_gets_another_where_it_reads(
     agent.bash(SET["bash"])
     misses = "trap '' INT; sleep 0.1; echo up; read x < go; trap - INT"
     code = f"mkfifo go; exec 7<> <(:); {misses}; read -u 7 x; echo ran on"  # no early repeat
-    request = agent.begin(code, "bash", stream=True, timeout_s=60, grace_s=LONG_GRACE_S)
-    agent.running("up\n")
-    agent.send(type="interrupt", id=request)
-    agent.send(type="status")
-    agent.expect("status")
-    (agent.workspace / "go").write_text("\n")
-    reply = agent.result(request)
-    assert (reply.exit_code, reply.interrupted) == (130, True)
-    assert "ran on" not in reply.stdout
-    assert reply.duration_s < LONG_GRACE_S / 2, "the first interrupt is enough"
+    go = partial((agent.workspace / "go").write_text, "\n")
+    ended_at_the_first_interrupt(interrupted(agent, code, go))
     assert agent.bash(GET["bash"]).stdout == "5\n"
 
 
@@ -203,10 +191,8 @@ def test_a_one_shots_own_trap_of_an_interrupt_runs_once(agent: AgentProcess) -> 
         "trap 'echo clean; read -t 1 -u 7 x; echo done; exit 3' INT\n"
         "exec 7<> <(:); sleep 0.1; echo up; read -u 7 x"  # not so early that all is repeated
     )
-    request = agent.begin(code, "bash", stream=True, grace_s=20, one_shot=True)
-    agent.running("up\n")
-    agent.send(type="interrupt", id=request)
-    assert agent.result(request).stdout == "up\nclean\ndone\n"
+    reply = interrupted(agent, code, grace_s=20, one_shot=True)
+    assert reply.stdout == "up\nclean\ndone\n"
 
 
 @pytest.mark.parametrize(
@@ -216,11 +202,8 @@ def test_set_e_stops_code_after_an_interrupt_too(agent: AgentProcess, code: str)
     """The trap of ERR is not left in a state in which bash runs it no more."""
     agent.bash(SET["bash"])
     for _ in range(2):
-        request = agent.begin(f"set -e; echo up; {code}", "bash", stream=True)
-        agent.running("up\n")
-        wait_for_a_child(agent)
-        agent.send(type="interrupt", id=request)
-        assert not agent.result(request).interpreter_restarted
+        reply = interrupted(agent, f"set -e; echo up; {code}", child=True)
+        assert not reply.interpreter_restarted
         assert agent.bash("set +e; trap - ERR").exit_code == 0
         agent.seen.clear()
     assert agent.bash("set -e; echo before; false; echo after").stdout == "before\n"
@@ -232,11 +215,7 @@ def test_a_failure_before_does_not_let_code_go_on_after_an_interrupt(agent: Agen
     (agent.workspace / "catches").write_text(CATCHES)
     agent.bash("set -e")
     code = "set +e; false; set -e; echo up; python3 catches; echo went on; sleep 20"
-    request = agent.begin(code, "bash", stream=True, grace_s=LONG_GRACE_S)
-    agent.running("up\n")
-    wait_for_a_child(agent)
-    agent.send(type="interrupt", id=request)
-    assert "went on" not in agent.result(request).stdout
+    assert "went on" not in interrupted(agent, code, child=True).stdout
 
 
 @pytest.mark.parametrize("code", one_in(3, ["sleep 60", "python3 catches", "sleep 60 & wait"]))
@@ -245,11 +224,7 @@ def test_the_exit_trap_of_an_interrupted_one_shot_runs_to_its_end(
 ) -> None:
     (agent.workspace / "catches").write_text(CATCHES)
     trap = "set -x; trap 'echo a; sleep 0.05; echo b' EXIT; echo up; "
-    options = {"stream": True, "grace_s": LONG_GRACE_S, "one_shot": True}
-    request = agent.begin(trap + code + "; echo ran on", "bash", **options)
-    agent.running("up\n")
-    agent.send(type="interrupt", id=request)
-    reply = agent.result(request)
+    reply = interrupted(agent, trap + code + "; echo ran on", one_shot=True)
     assert reply.stdout.replace("up\n", "") == "a\nb\n"
     assert reply.stderr.endswith("+ echo a\n+ sleep 0.05\n+ echo b\n")
     assert "130" not in reply.stderr, "the driver is not traced"
@@ -270,16 +245,8 @@ def test_an_interrupt_reaches_the_job_in_the_foreground_and_no_other(
     code, jobs = JOBS[name]
     if name == "resumed":
         agent.bash("set -m; sleep 62 &")
-    request = agent.begin(
-        code + "; echo not reached", "bash", stream=True, timeout_s=60, grace_s=LONG_GRACE_S
-    )
-    agent.running("sleep 62\n" if name == "resumed" else "up\n")
-    wait_for_a_child(agent)
-    agent.send(type="interrupt", id=request)
-    reply = agent.result(request)
-    assert (reply.exit_code, reply.interpreter_restarted) == (130, False)
-    assert "not reached" not in reply.stdout
-    assert reply.duration_s < LONG_GRACE_S / 2, "the first interrupt is enough"
+    up = "sleep 62\n" if name == "resumed" else "up\n"
+    ended_at_the_first_interrupt(interrupted(agent, code + "; echo ran on", up=up, child=True))
     assert agent.bash("jobs").stdout.strip() == jobs
 
 
@@ -514,16 +481,13 @@ def test_everything_ends_with_the_agent(agent: AgentProcess) -> None:
 
 
 def test_status_counts_background_processes(agent: AgentProcess) -> None:
-    agent.send(type="status")
-    assert agent.receive() == {"type": "status", "running": None, "background": 0}
+    assert agent.status() == {"type": "status", "running": None, "background": 0}
     agent.bash("sleep 600 & setsid sleep 600 & (sleep 600 &)")
     agent.python("1")
-    agent.send(type="status")
-    assert agent.receive() == {"type": "status", "running": None, "background": 3}
+    assert agent.status() == {"type": "status", "running": None, "background": 3}
     request = agent.begin("print('up'); import time; time.sleep(60)", stream=True, grace_s=GRACE_S)
     agent.running("up\n")
-    agent.send(type="status")
-    assert agent.expect("status") == {"type": "status", "running": request, "background": 3}
+    assert agent.status() == {"type": "status", "running": request, "background": 3}
     agent.send(type="interrupt", id=request)
     agent.result(request)
 

@@ -38,17 +38,6 @@ def test_variables_go_back(agent: AgentProcess) -> None:
     assert agent.run("print(x)").stdout == "[1]\n"
 
 
-def test_nothing_is_kept_unless_it_is_asked_for(agent: AgentProcess) -> None:
-    agent.run("x = 1")
-    agent.run("x = 2")
-    reply = undo(agent)
-    assert (reply.exit_code, reply.stdout) == (1, "")
-    assert "turned off" in reply.stderr
-    assert agent.run("print(x)").stdout == "2\n"
-    agent.send(type="status")
-    assert agent.expect("status")["background"] == 0
-
-
 def test_files_go_back(undoing: AgentProcess) -> None:
     assert undoing.run(MAKE_FILES).stderr == ""
     before = undoing.run(SHOW_FILES).stdout
@@ -79,8 +68,7 @@ def test_only_so_many_states_are_kept(undoing: AgentProcess) -> None:
         undoing.run(f"x = {number}")
     counted = -1
     while counted:  # one that is being made counts for a moment; else they are nobody's processes
-        undoing.send(type="status")
-        counted = undoing.expect("status")["background"]
+        counted = undoing.status()["background"]
     assert undo(undoing, 6).exit_code == 1
     assert undo(undoing, 5).exit_code == 0
     assert undoing.run("print(x)").stdout == "3\n"

@@ -47,6 +47,15 @@ TOKEN = "ab" * 16
 Interpreter = Literal["python", "bash", "node"]
 
 
+SET: dict[Interpreter, str] = {"python": "kept = 5", "bash": "kept=5", "node": "let kept = 5"}
+GET: dict[Interpreter, str] = {
+    "python": "print(kept)",
+    "bash": "echo $kept",
+    "node": "console.log(kept)",
+}
+"""Code that makes state, and code that prints it: 5."""
+
+
 class RefusedError(Exception):
     """An error in place of an answer.
 
@@ -179,6 +188,11 @@ class AgentProcess:
             if frame["type"] == kind:
                 (descriptor,) = passed
                 return frame, descriptor
+
+    def status(self) -> dict[str, Any]:
+        """What runs, and how much in the background."""
+        self.send(type="status")
+        return self.expect("status")
 
     # The channel.
 
