@@ -138,7 +138,10 @@ async def test_an_address_is_the_world_s_or_named(
 
 
 async def test_a_public_address_of_this_machine_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host_check, "is_own", lambda address: str(address) == "1.1.1.1")
+    def is_own(address: Address) -> bool:
+        return str(address) == "1.1.1.1"
+
+    monkeypatch.setattr(host_check, "is_own", is_own)
     names = Names({"a.test": ["1.1.1.1"], "b.test": ["1.1.1.2"]})
     assert (await refusal(names, ["*"], "a.test")).verdict == "address"
     assert await usable_addresses(AllowList.of(["*"]), "b.test", 443, names)

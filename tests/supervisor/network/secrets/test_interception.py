@@ -198,9 +198,9 @@ async def test_a_value_that_changes_while_a_response_comes() -> None:
     vault = make_vault()
     redactor = HostRules(HOST, 443, vault).redactor()
     assert redactor.feed(b"first. ") == b"first. "
-    held = vault._held["key"]
+    held = vault._held["key"]  # pyright: ignore[reportPrivateUsage]
     held.former, held.value = ((VALUE, time.monotonic()),), "token-of-another-day"
-    vault.patterns = vault._patterns()
+    vault.patterns = vault._patterns()  # pyright: ignore[reportPrivateUsage]
     text = f"{held.value} {VALUE}. ".encode()
     assert redactor.feed(text) == f"{STAND_IN} {STAND_IN}. ".encode()
 
