@@ -238,6 +238,27 @@ async def echo(agent: FakeAgent, jail: FakeJail) -> None:
                 pass
 
 
+async def outcomes(agent: FakeAgent, jail: FakeJail) -> None:
+    """An agent whose code says what becomes of it; `die` is the end of the jail."""
+    del jail
+    await agent.be_ready()
+    while True:
+        frame = await agent.receive()
+        if frame["type"] != "execute":
+            continue
+        match frame["code"]:
+            case "die":
+                return
+            case "error":
+                await agent.answer(frame, exit_code=1)
+            case "timeout":
+                await agent.answer(frame, exit_code=124, timed_out=True)
+            case "interrupted":
+                await agent.answer(frame, exit_code=130, interrupted=True)
+            case code:
+                await agent.answer(frame, stdout=code)
+
+
 @asynccontextmanager
 async def launching(behave: Behaviour = echo) -> AsyncGenerator[FakeLauncher]:
     """A launcher whose agents end with the block."""

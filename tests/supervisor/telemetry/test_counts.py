@@ -14,7 +14,7 @@ import trio
 import trio.testing
 
 from control_bench import Bench, bench
-from fakes import CAPABILITIES, job_facts
+from fakes import CAPABILITIES, job_facts, outcomes
 from nsm.wire.errors import AuditFailedError, BadRequestError, NsmError, StartFailedError
 from nsm.wire.messages import Cancel
 from nsmd.bridge.calls import ProgramCall
@@ -23,7 +23,6 @@ from nsmd.model.values import LimitEvent, Sources, Tenancy
 from nsmd.telemetry import counts as counting
 from nsmd.telemetry.counts import BOUNDS, SHOWN, Histogram, together
 from nsmd.telemetry.telemetry import PASSES, PAUSE_S
-from outcomes_agent import outcomes
 from virtual_time import virtual_time
 
 if TYPE_CHECKING:

@@ -10,11 +10,11 @@ import trio
 import trio.testing
 
 from control_bench import Bench, Peer, bench
+from fakes import outcomes
 from nsm.wire.errors import UnknownSessionError
 from nsm.wire.messages import Cancel, Event, Result, read
 from nsm.wire.telemetry import Occurrence, Stats
 from nsmd.telemetry.telemetry import MAX_KEPT
-from outcomes_agent import outcomes
 from virtual_time import virtual_time
 
 if TYPE_CHECKING:

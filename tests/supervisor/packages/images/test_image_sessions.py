@@ -105,6 +105,12 @@ def bash_layer() -> bytes:
     )
 
 
+async def made_of(place: Path, layout: Layout) -> Environment:
+    """Make an environment of a layout's image."""
+    image = f"oci:{layout.place}"
+    return environment_of(place, await make_image(place, image), image)
+
+
 ETC = ("gitconfig", "group", "hosts", "nsswitch.conf", "os-release", "passwd", "resolv.conf")
 
 PATH = "PATH=/opt:/usr/bin:/bin"
@@ -184,10 +190,9 @@ async def test_git_has_the_users_name(
 async def test_an_image_without_a_file_of_git_starts(place: Path, bash_layer: bytes) -> None:
     layout = Layout(place / "layout")
     layout.add([bash_layer], Env=[PATH])
-    image = f"oci:{layout.place}"
-    made = await make_image(place, image)
-    environment = environment_of(place, made, image)
-    Path(made.path, "root/etc/gitconfig").unlink()
+    environment = await made_of(place, layout)
+    assert environment.image is not None
+    Path(environment.image.directory, "etc/gitconfig").unlink()
     async with launched(named_launcher(place), jail_spec(environment)) as jail:
         assert not os.path.exists(f"/proc/{jail.pid}/root/etc/gitconfig")
 
@@ -197,8 +202,7 @@ async def test_an_image_without_a_file_of_git_starts(place: Path, bash_layer: by
 async def test_an_image_may_be_a_single_static_program(place: Path) -> None:
     layout = Layout(place / "layout")
     layout.add([layer(file("leave", exiting_program(7), 0o755))])
-    image = f"oci:{layout.place}"
-    environment = environment_of(place, await make_image(place, image), image)
+    environment = await made_of(place, layout)
     assert environment.only_programs
     async with launched(new_launcher(), jail_spec(environment)) as jail:
         root = f"/proc/{jail.pid}/root"
@@ -223,8 +227,7 @@ async def test_the_hosts_loader_takes_nothing_of_the_image(place: Path) -> None:
         ],
         Env=["LD_PRELOAD=/leave", "LD_AUDIT=/leave", "LD_LIBRARY_PATH=/lib"],
     )
-    image = f"oci:{layout.place}"
-    environment = environment_of(place, await make_image(place, image), image)
+    environment = await made_of(place, layout)
     async with (
         open_templates(new_launcher()) as launcher,
         launched(launcher, jail_spec(environment)) as fork,
