@@ -5,7 +5,7 @@
 #   sandbox : a Python environment `test-sandbox`
 #
 # Not run here: nsm's own tests have no nixpkgs and no KVM. What it runs in the machine,
-# tests/support/vm_client.py, is run against a supervisor on the host by tests/e2e/test_vm_client.py.
+# tests/support/vm_client.py, is run against a supervisor on the host by tests/e2e/test_mcp_clients.py.
 {
   pkgs,
   module,

@@ -38,6 +38,12 @@ def undoing() -> Generator[Supervisor]:
 
 
 @pytest.fixture
+def no_autostart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next supervisor is the test's: no client is to be faster."""
+    monkeypatch.setenv("NSM_AUTOSTART", "0")
+
+
+@pytest.fixture
 def project() -> Generator[Path]:
     """A directory that a jail may show: not below the home directory of a supervisor."""
     with tempfile.TemporaryDirectory(prefix="nsm-project-") as path:

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     import nsm
     from e2e_support import Supervisor
 
+pytestmark = pytest.mark.usefixtures("no_autostart")
+
 CONFIG = """\
 [bridge]
 enabled = true
@@ -47,12 +49,6 @@ max_spares = 0
 ROOM_BYTES = 256 * 1024
 
 ON, BRIEF = CONFIG.format(drain_s=60), CONFIG.format(drain_s=0)
-
-
-@pytest.fixture(autouse=True)
-def no_autostart(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next supervisor is the test's: no client is to be faster."""
-    monkeypatch.setenv("NSM_AUTOSTART", "0")
 
 
 class Tools:

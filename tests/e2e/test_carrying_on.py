@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from e2e_support import Supervisor
 
-pytestmark = pytest.mark.jail
+pytestmark = [pytest.mark.jail, pytest.mark.usefixtures("no_autostart")]
 
 CODE = """\
 import os, time
@@ -32,12 +32,6 @@ while not os.path.exists('/workspace/go'):
 n = n + 1
 print(n)
 """
-
-
-@pytest.fixture(autouse=True)
-def no_autostart(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next supervisor is the test's: no client is to be faster."""
-    monkeypatch.setenv("NSM_AUTOSTART", "0")
 
 
 async def on_trio(it: Supervisor, begun: threading.Barrier) -> tuple[str, str]:

@@ -184,24 +184,6 @@ def test_nothing_is_written_through_a_link(client: nsm.Client) -> None:
     assert client.run("cat target; ls -A | wc -l", env="bash", session="a").stdout == "old\n2\n"
 
 
-def test_a_session_that_ends_in_the_middle_of_a_file(
-    shared: Supervisor, client: nsm.Client
-) -> None:
-    client.run("true", env="bash", session="a")
-
-    pieces = [b"", b"more", b"some"]
-
-    def killing(_: int) -> bytes:
-        if len(pieces) == 2:
-            with shared.client() as other:
-                other.kill("a")
-        return pieces.pop()
-
-    with pytest.raises(SessionEndedError, match="killed by nsm"):
-        client.files("a").write_from("f", killing)
-    client.ping()
-
-
 @pytest.mark.parametrize(
     "piece",
     [b"x", pytest.param(bytes(1_000_000), marks=pytest.mark.slow)],

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import base64
 import re
-import shutil
 import subprocess
+import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +16,9 @@ from mcp_types import CallToolResult, ImageContent
 
 import nsm
 import pictures
+import vm_client
 from e2e_mcp import server, text_of
-from e2e_support import end_supervisor, program, run, supervisor, variables_for
+from e2e_support import end_supervisor, program, run, variables_for
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -222,26 +223,25 @@ def test_without_autostart_the_reason_is_told(short_dir: Path) -> None:
     assert "NSM_AUTOSTART=0" in result.stderr
 
 
-def test_claude_code_sees_the_server_connected(short_dir: Path) -> None:
-    claude = shutil.which("claude")
-    if not claude:
-        pytest.skip("not here: Claude Code is not installed (npm i @anthropic-ai/claude-code)")
-    with supervisor(short_dir) as it:
-        for arguments in (["add", "nsm", "--", program("nsm-mcp")], ["list"]):
-            result = subprocess.run(
-                [claude, "mcp", *arguments],
-                env=it.variables,
-                cwd=short_dir,
-                capture_output=True,
-                text=True,
-                timeout=120,
-                check=False,
-            )
-            assert result.returncode == 0, result
-    (line,) = [line for line in result.stdout.splitlines() if line.startswith("nsm:")]
-    assert "Connected" in line
-
-
 def _supervisor_pid(directory: Path) -> int:
     with nsm.Client(socket_path=str(directory / "control.sock"), autostart=False) as control:
         return control.status().pid
+
+
+@pytest.mark.slow
+def test_steps_of_the_vm_test_hold_on_this_host(shared: Supervisor) -> None:
+    """Those of nix/tests/vm.nix, which is not run here."""
+    done = subprocess.run(
+        [sys.executable, "-I", vm_client.__file__, program("nsm-mcp")],
+        env=shared.variables,
+        cwd="/usr",
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    lines = done.stdout.splitlines()
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert lines[0] == "ok initialize: nsm"
+    assert len(lines) == 16
+    assert all(line.startswith("ok ") for line in lines)

@@ -18,16 +18,12 @@ import nsm
 from control_bench import Peer, bench
 from e2e_support import supervisor
 from nsm.wire.errors import OverloadedError
-from nsm.wire.messages import Failure, Request, Result
 from nsmd.control.connection import HELLO_TIMEOUT_S
 from nsmd.control.outgoing import HIGH_WATER_BYTES
 from nsmd.host.descriptors import MAX_CONNECTIONS
-from nsmd.model.settings import SessionSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from control_bench import Bench
+    pass
 
 SILENT = 1000
 CALLS = 10_000
@@ -101,44 +97,6 @@ async def test_a_client_that_reads_a_byte_a_second_delays_no_other(
             slow.connection.receive_data(read)
             answers = [await slow.next_result() for _ in texts]
         assert [answer["stdout"] for answer in answers] == texts
-
-
-async def ask_all(it: Bench, peer: Peer, names: Iterator[str | None]) -> Counter[str]:
-    """Send all requests without waiting; returns what came, by kind of answer."""
-    came: Counter[str] = Counter()
-
-    async def send() -> None:
-        for name in names:
-            args = {"env": "python", "code": "wait", "session": name}
-            message = Request(peer.connection.new_id(), "run", args)
-            await peer.stream.send_all(peer.connection.send(message))
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(send)
-        with trio.move_on_after(60):
-            while sum(came.values()) < CALLS:
-                answer = await peer.next()
-                assert isinstance(answer, Result | Failure)
-                if isinstance(answer, Failure):
-                    assert answer.error.hint, "what to do is said"
-                    came[type(answer.error).__name__] += 1
-                else:
-                    came["interrupted" if answer.result["interrupted"] else "done"] += 1
-    del it
-    return came
-
-
-@pytest.mark.slow
-async def test_ten_thousand_calls_of_one_session(autojump_clock: trio.abc.Clock) -> None:
-    most = SessionSettings().max_queued
-    async with bench() as it:
-        peer, worker = await it.connect(), await it.connect()
-        assert await works(worker)
-        came = await ask_all(it, peer, iter(["full"] * CALLS))
-        # One runs, and in the end its agent is given up, with all that wait for it.
-        assert came == {OverloadedError.__name__: CALLS - most - 1, "SessionEndedError": most + 1}
-        assert it.run_service.unfinished() == []
-        assert await works(worker)
 
 
 @pytest.mark.jail

@@ -12,6 +12,7 @@ import sys
 import tempfile
 import threading
 import time
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,8 +26,9 @@ from nsmd.host.event_loop import LATE_S, WATCHED_S, AwakeClock
 from sandbox.framing import encode_frame
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import AsyncGenerator, Mapping
 
+    from control_bench import Bench, Peer
     from fakes import FakeAgent, FakeJail
 
 MINUTES_S = 600.0
@@ -88,12 +90,19 @@ class Hand:
         self.say(**answer, exit_code=0, **fields)
 
 
-async def test_an_answer_that_came_meanwhile_counts(passing: Time, clock: trio.abc.Clock) -> None:
+@asynccontextmanager
+async def begun() -> AsyncGenerator[tuple[Bench, Hand, Peer, int]]:
+    """Code that runs in the session `a`; the last of these is the call's id."""
     hand = Hand()
-    async with bench(hand) as it:
+    async with bench(hand, idle_timeout_s=300) as it:
         peer = await it.connect()
         running = await peer.start("run", env="python", code="x", session="a")
         await trio.testing.wait_all_tasks_blocked()
+        yield it, hand, peer, running
+
+
+async def test_an_answer_that_came_meanwhile_counts(passing: Time, clock: trio.abc.Clock) -> None:
+    async with begun() as (it, hand, peer, running):
         hand.result("done")
         passing.stop(MINUTES_S)  # far beyond the time limit
         assert (await peer.answer(running))["stdout"] == "done"
@@ -106,11 +115,7 @@ async def test_time_in_which_all_stood_still_is_nobodys(
     passing: Time, clock: trio.abc.Clock, began_s: float, stopped_s: float
 ) -> None:
     """However long that is, and whenever it begins: agents have as much as without it."""
-    hand = Hand()
-    async with bench(hand) as it:
-        peer = await it.connect()
-        running = await peer.start("run", env="python", code="x", session="a")
-        await trio.testing.wait_all_tasks_blocked()
+    async with begun() as (it, hand, peer, running):
         await passing.go(began_s)
         passing.stop(stopped_s)
         await passing.go(max(0.0, 41.0 - began_s))
@@ -120,11 +125,7 @@ async def test_time_in_which_all_stood_still_is_nobodys(
 
 
 async def test_any_number_of_stops_is_harmless(passing: Time, clock: trio.abc.Clock) -> None:
-    hand = Hand()
-    async with bench(hand) as it:
-        peer = await it.connect()
-        running = await peer.start("run", env="python", code="x", session="a")
-        await trio.testing.wait_all_tasks_blocked()
+    async with begun() as (_, hand, peer, running):
         for _ in range(40):
             await passing.go(LATE_S)
             passing.stop(45.0)
@@ -135,10 +136,7 @@ async def test_any_number_of_stops_is_harmless(passing: Time, clock: trio.abc.Cl
 async def test_an_agent_that_stays_silent_is_given_up_after_that(
     passing: Time, clock: trio.abc.Clock
 ) -> None:
-    async with bench(Hand()) as it:
-        peer = await it.connect()
-        await peer.start("run", env="python", code="x", session="a")
-        await trio.testing.wait_all_tasks_blocked()
+    async with begun() as (it, *_):
         session = it.run_service.find("a")
         passing.stop(MINUTES_S)
         await passing.go(1)
@@ -149,11 +147,7 @@ async def test_an_agent_that_stays_silent_is_given_up_after_that(
 
 async def test_idle_sessions_have_time_after_it(passing: Time, clock: trio.abc.Clock) -> None:
     """The end of their idle time is put off; whoever comes first keeps them."""
-    hand = Hand()
-    async with bench(hand, idle_timeout_s=300) as it:
-        peer = await it.connect()
-        running = await peer.start("run", env="python", code="x", session="a")
-        await trio.testing.wait_all_tasks_blocked()
+    async with begun() as (_, hand, peer, running):
         hand.result("1")
         await peer.answer(running)
         passing.stop(MINUTES_S)

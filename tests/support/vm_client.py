@@ -1,7 +1,7 @@
 """An MCP client that checks the main job from outside: what the NixOS VM test runs in its machine.
 
 Standard library only, and no part of nsm: it knows the shim's command and the protocol. It prints a
-line for each check and exits 1 at the first that fails. `tests/e2e/test_vm_client.py` runs it on
+line for each check and exits 1 at the first that fails. `tests/e2e/test_mcp_clients.py` runs it on
 this host.
 """
 
