@@ -104,7 +104,6 @@ def test_commands_work_as_if_they_were_local(far: FarMachine) -> None:
     assert f"{far.there}/nsm/control.sock" in socket
 
 
-@pytest.mark.slow
 def test_files_and_directories_are_copied(far: FarMachine, tmp_path: Path) -> None:
     """Descriptors do not come through ssh: all bytes do."""
     (tmp_path / "in" / "below").mkdir(parents=True)
@@ -126,7 +125,6 @@ def test_files_and_directories_are_copied(far: FarMachine, tmp_path: Path) -> No
     far.run("nsm", "kill", "files")
 
 
-@pytest.mark.slow
 def test_a_port_is_open_here_and_comes_back_after_a_cut(far: FarMachine, tmp_path: Path) -> None:
     served = far.run("nsm", "run", "-e", "python", "-s", "web", SERVER)
     assert served.returncode == 0, served

@@ -108,7 +108,6 @@ def test_preloading_outlives_the_supervisor_and_other_packages(running: Supervis
     assert row_of(running, "lasting").preload == ("other",)
 
 
-@pytest.mark.slow
 def test_modules_that_cannot_be_preloaded_are_left_out_with_the_reason(running: Supervisor) -> None:
     add(running, "partial", "--pip", "demo")
     said = running.run("nsm", "env", "preload", "partial", "slow", "threads", "nonesuch")

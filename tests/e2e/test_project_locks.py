@@ -91,7 +91,6 @@ dependencies = [{{ name = "demo" }}]
     )
 
 
-@pytest.mark.slow
 def test_a_lock_is_what_it_was_when_somebody_agreed(running: Supervisor, project: Path) -> None:
     used = running.run("nsm", "env", "use", "uv.lock", "--project", str(project))
     assert used.stdout == "uv.lock (lock of uv, 2 packages) is uv now: `nsm run -e uv CODE`\n", used

@@ -205,7 +205,6 @@ def test_requests_that_would_leak_a_secret_are_refused(place: Place) -> None:
     assert place.server.seen == []
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("network", "secrets", "expected"),
     [
