@@ -7,6 +7,7 @@ its standard input and output.
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 
@@ -26,9 +27,10 @@ from sandbox.linux import (
     prctl,
     shut_abstract_sockets,
 )
+from sandbox.runners import ForkedRunner
 from sandbox.session import SharedSession
 from sandbox.shared_page import SharedPage
-from sandbox.workers.python.worker import PythonWorker, run_worker
+from sandbox.workers.python.worker import PythonWorker, prepare_worker, run_worker
 
 del sys.path[0]  # unbundled
 
@@ -123,11 +125,20 @@ def serve(
         python.workers = ImageWorkers(*workers)
     if host_network:
         shut_abstract_sockets()
+    fork: ForkedWorker | ForkedRunner
     try:
         agent.run(read_fd, write_fd, prestart, rehearse=rehearse, adopted=adopted)
-    except ForkedWorker as fork:
-        control_fd, page = fork.control_fd, fork.page
-    run_worker(worker, control_fd, page)
+    except (ForkedWorker, ForkedRunner) as unwound:
+        fork = unwound.with_traceback(None)
+    if isinstance(fork, ForkedWorker):
+        run_worker(worker, fork.control_fd, fork.page)
+    programs = {name: each.program for name, each in agent.interpreters.items()}
+    runner = Agent(fork.session, programs)
+    runner.inherit(agent)
+    # Not in each fork.
+    worker = worker or prepare_worker()
+    gc.freeze()
+    serve(runner, fork.channel_fd, fork.channel_fd, prestart=fork.interpreter, worker=worker)
 
 
 def main(arguments: Sequence[str]) -> NoReturn:

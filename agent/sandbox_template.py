@@ -33,7 +33,7 @@ del sys.path[0]  # unbundled
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from typing import Any, NoReturn
 
 
@@ -61,21 +61,6 @@ def load_agent(path: str) -> Any:
     assert spec.loader is not None
     spec.loader.exec_module(module)
     return module
-
-
-def prepare_worker(agent: Any, hooks: Sequence[Mapping[str, Callable[[], object]]]) -> Any:
-    """A Python worker, made while descriptors 1 and 2 are pipes, as they will be in a session."""
-    saved = {fd: os.dup(fd) for fd in (1, 2)}
-    pipe = os.pipe()
-    try:
-        for fd in saved:
-            os.dup2(pipe[1], fd)
-        return agent.PythonWorker(hooks)
-    finally:
-        for fd, copy in saved.items():
-            os.dup2(copy, fd)
-        for fd in (*pipe, *saved.values()):
-            os.close(fd)
 
 
 def restart_without(control: socket.socket, unforkable: UnforkableError, failed: str) -> NoReturn:
@@ -124,7 +109,7 @@ def main(arguments: Sequence[str]) -> NoReturn:
         # After the others, so that what each fork uses lies together in memory.
         agent = load_agent(agent_path)
         template = TemplateFacts(agent, system_calls, host_network=host_network)
-        template.worker = prepare_worker(agent, hooks)
+        template.worker = agent.prepare_worker(hooks)
         server = TemplateServer(control, template)
         server.failed = {name: failures[name] for name in wanted if name in failures}
         server.imported = imported

@@ -19,6 +19,7 @@ import each other's names at the top only and without `as`, and only `workers` l
 - `agent`: requests of the supervisor, and who answers them.
 - `session`: the channel to the supervisor, and what all parts of the agent share.
 - `execution`: pieces of code that run, from a request to its result; set-ups before them.
+- `runners`: agents below this one, which run programs in fresh interpreters.
 - `stopping`: how code is stopped, and fork bombs that it leaves behind are.
 - `checkpoints`: states of a session after its last calls, and undo.
 - `file_states`: files as they were, for checkpoints.

@@ -27,6 +27,7 @@ from sandbox.limits import Limits
 from sandbox.linux import DEFAULT_ACTION, listen_on_loopback, set_handler
 from sandbox.ports import PortConnector
 from sandbox.processes import ProcessTrees
+from sandbox.runners import Runners
 from sandbox.session import Channel, SharedSession
 from sandbox.transfers import TRANSFER_REQUESTS, Transfers
 
@@ -55,6 +56,7 @@ class Agent:
         questions = Questions(session, self.interpreters)
         self._ports: PortConnector | None = None
         self._jobs: Jobs | None = None
+        self._runners: Runners | None = None
         self._transfers: Transfers | None = None
         self._token = ""
         self._handlers: dict[str, Callable[[Mapping[str, Any]], None]] = {
@@ -72,6 +74,8 @@ class Agent:
             "fork-failed": questions.fork_failed,
             "listen": self._on_listen,
             "ports": self._on_ports,
+            "runner": self._on_runner,
+            "runner_end": self._on_runner,
             "shutdown": lambda _: self._end(),
             **dict.fromkeys(TRANSFER_REQUESTS, self._on_transfer),
             **dict.fromkeys(JOB_REQUESTS, self._on_job),
@@ -108,6 +112,11 @@ class Agent:
         )
         while True:
             session.poller.turn()
+
+    def inherit(self, agent: Agent) -> None:
+        """Have interpreters start as those of another agent, of which this process is a fork."""
+        for name, each in self.interpreters.items():
+            each.start_like(agent.interpreters[name])
 
     def _encode_ready(self, pid: int) -> bytes:
         return encode_frame(
@@ -202,6 +211,14 @@ class Agent:
     def _on_ports(self, message: Mapping[str, Any]) -> None:
         self._ports = self._ports or PortConnector(self.session)
         self._ports.open(message)
+
+    def _on_runner(self, message: Mapping[str, Any]) -> None:
+        if self._runners is None:
+            self._runners = Runners(self.session, self._trees, self.interpreters)
+        if message["type"] == "runner":
+            self._runners.start(message)
+        else:
+            self._runners.end(message)
 
     def _on_ack(self, message: Mapping[str, Any]) -> None:
         self.session.channel.acknowledge(whole_field(message, "seq", 0))

@@ -25,6 +25,7 @@ from sandbox.input import StandardInput
 from sandbox.interpreters import INTERPRETERS
 from sandbox.interpreters.base import CurrentExecution, Interpreters
 from sandbox.processes import EXEC_LOOK_S, EXEC_LOOKS, NewestPid, command_of, is_helper
+from sandbox.runners import RunnerSession
 from sandbox.stopping import ForkBombs, Stopper
 
 TYPE_CHECKING = False
@@ -100,6 +101,10 @@ class Executor:
     def prestart(self, name: str, adopted: Sequence[int], *, rehearse: bool) -> None:
         """Have an interpreter up; `adopted` are arguments of its `adopt`, if it runs already."""
         interpreter = self.interpreters[name]
+        if isinstance(self._session, RunnerSession):
+            self._session.open()
+            self._session.begin(interpreter)
+            return
         if adopted:
             self._session.is_fork = True
             interpreter.adopt(*adopted)
@@ -453,7 +458,9 @@ class Executor:
             message["displays"] = []
             message["stderr"] += f"\n[displays left out: {error}]\n"
             self._session.send(message)
-        if checkpoints is not None and execution.undoes:
+        if isinstance(self._session, RunnerSession):
+            self._session.renew(interpreter)
+        elif checkpoints is not None and execution.undoes:
             checkpoints.renew(interpreter)
         elif checkpoints is not None and not execution.one_shot:
             checkpoints.after(interpreter)

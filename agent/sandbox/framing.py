@@ -46,6 +46,7 @@ CAPABILITIES = (
     "setup",
     "listen",
     "ports",
+    "runners",
     "notes",
     "jobs",
     "fork",

@@ -295,6 +295,7 @@ class ProcessTrees:
     Attributes:
         orphans: processes whose parent has ended, and the interpreters and jobs that they are of.
         helpers: children that are nobody's, since code has not started them, until they are reaped.
+        runners: those of the helpers that run programs, which are nobody's either.
         find_helpers: called before it is looked whose a process is, to add to `helpers`.
         exit_handlers: called with the pid, status and usage of each child that has ended.
         wakeup_fd: can be read when a child has ended or stopped.
@@ -310,6 +311,7 @@ class ProcessTrees:
         self.orphans: dict[int, Owner] = {}
         self.children = Children()
         self.helpers: set[int] = set()
+        self.runners: set[int] = set()
         self.find_helpers: Callable[[], None] = no_helpers
         self.exit_handlers: list[ExitHandler] = []
 
@@ -340,6 +342,7 @@ class ProcessTrees:
                 continue
             self.orphans.pop(pid, None)
             self.helpers.discard(pid)
+            self.runners.discard(pid)
             for handle in self.exit_handlers:
                 handle(pid, status, usage)
 
@@ -360,13 +363,18 @@ class ProcessTrees:
     def background(self) -> set[int]:
         """The processes in the session besides the agent's and its interpreters'."""
         self.find_helpers()
-        table = read_processes()
         ours = {self._session.pid, *self.helpers, *(each.pid for each in self.interpreters)}
+        busy = ours - self.runners - {self._session.pid, 0}
+        if self.children.pids() <= ours and not any(map(has_children_of, busy)):
+            return set()  # nothing to search for in all of /proc, which takes long
+        table = read_processes()
         # Not all that /proc shows: it shows forks of this session, too, and hides what has made
         # itself unreadable (prctl(2), PR_SET_DUMPABLE).
         inside = tree_of(table, self._session.pid, [self._session.pid])
         hidden = self.children.pids() - inside
-        return (hidden | {pid for pid in inside if table[pid].alive}) - ours
+        of_runners = [tree_of(table, pid, ()) for pid in self.runners]
+        found = hidden | {pid for pid in inside if table[pid].alive}
+        return found - ours - set().union(*of_runners)
 
     def owners(self) -> list[Owner]:
         """All whose processes are to be told apart: interpreters and jobs that run, and jobs that
@@ -435,6 +443,18 @@ class ProcessTrees:
         """Kill what a job that has ended left behind."""
         if any(each is job for each in self.orphans.values()):
             self.kill(job)
+
+    def kill_strangers(self) -> None:
+        """Kill children that are nobody's, and those that come of this, as `kill` does."""
+        owned = {*self.helpers, *self.orphans, *(each.pid for each in self.owners())}
+        killed: set[int] = set()
+        deadline = time.monotonic() + END_S
+        while fresh := self.children.pids() - owned - killed:
+            for pid in fresh:
+                signal_child(pid, signal.SIGKILL)
+            for pid in fresh:
+                await_end(pid, deadline)
+            killed |= fresh
 
     def _belongings(self, owner: Owner, known: AbstractSet[int]) -> set[int]:
         """Children of the agent that are an owner's, without those that are known."""

@@ -27,7 +27,7 @@ shared_page bundle
 polling capture files file_states overlay_layers job_output job_start workers
 session processes input archives template tracing
 interpreters
-execution stopping checkpoints
+execution stopping checkpoints runners
 jobs job completions ports transfers watches
 agent
 """.strip().splitlines()

@@ -8,6 +8,7 @@ import os
 import select
 import signal
 import time
+from copy import copy
 
 from sandbox.capture import (
     DISPLAY_BYTES,
@@ -202,6 +203,10 @@ class Interpreter:
         """Descriptors besides the control socket that the new process needs."""
         return ()
 
+    def template_fds(self) -> tuple[int, ...]:
+        """Descriptors by which new processes are made: a fork of the agent needs them, too."""
+        return ()
+
     def begin(self) -> None:
         """Begin to talk to the new process, in the agent."""
 
@@ -290,6 +295,10 @@ class Interpreter:
             raise
         os.close(theirs)
         self.begin()
+
+    def start_like(self, other: Interpreter) -> None:
+        """Start from now on as another one of its kind does."""
+        self.setup = [copy(step) for step in other.setup]
 
     def needed(self, steps: list[Step]) -> list[Step]:
         """Choose the steps of a set-up that its process, which has just started, needs."""

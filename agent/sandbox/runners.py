@@ -1,0 +1,171 @@
+"""Runners: agents below the session's, each of which runs programs in fresh interpreters.
+
+A program for which nothing of the session's code may count, a grader's for one, needs an
+interpreter in which none has run, and needs to end with all that it started. A runner is a fork of
+the agent, in which no code of a user ever runs. It executes one program after another as any agent
+does, but each in a new interpreter, which it starts beforehand, and in a directory of its own. What
+a program leaves behind becomes a child of its runner, which ends it before the next one begins. So
+as many programs run at once as there are runners.
+
+Programs share the session's jail, and are not kept from one another.
+"""
+
+from __future__ import annotations
+
+import _socket
+import contextlib
+import os
+import signal
+
+from sandbox.capture import Capture
+from sandbox.file_states import OPEN_DIRECTORY, remove
+from sandbox.framing import RequestError
+from sandbox.limits import Limits
+from sandbox.linux import become_helper, dup_high
+from sandbox.paths import make_directory
+from sandbox.processes import signal_child
+from sandbox.session import SharedSession
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from sandbox.interpreters.base import Interpreter, Interpreters
+    from sandbox.processes import ProcessTrees
+
+
+MAX_RUNNERS = 64
+
+FRESH_DIRECTORY = ".fresh"
+"""Below the workspace: a directory for each program that runs."""
+
+
+class ForkedRunner(BaseException):
+    """Unwinds the agent's frames in a fork that is to be a runner.
+
+    Derives from BaseException because it is no error and nothing on its way must catch it.
+
+    Attributes:
+        channel_fd: its socket to the supervisor.
+        session: what it shares with its interpreters.
+        interpreter: name of the one that it is to have ready.
+    """
+
+    def __init__(self, channel_fd: int, session: RunnerSession, interpreter: str) -> None:
+        super().__init__()
+        self.channel_fd = channel_fd
+        self.session = session
+        self.interpreter = interpreter
+
+
+class RunnerSession(SharedSession):
+    """Values of a runner: those of its session, with a directory for each program."""
+
+    def __init__(self, session: SharedSession, number: int) -> None:
+        limits = Limits()
+        limits.__dict__.update(session.limits.__dict__, undo=0)
+        super().__init__(session.file, session.workspace, limits)
+        self.has_forks, self.is_fork = session.has_forks, session.is_fork
+        self._top = os.path.join(session.workspace, FRESH_DIRECTORY)
+        self._top_fd = -1
+        self._number = number
+        self._programs = 0
+
+    def open(self) -> None:
+        """Begin, in the process that is to serve. Raise OSError if it has no place for programs."""
+        make_directory(self._top)
+        self._top_fd = os.open(self._top, OPEN_DIRECTORY)
+
+    def new_capture(self, stream: str) -> Capture:
+        """Keep no file of output that does not fit the reply: it would go with the program."""
+        return Capture(stream, None, self.limits)
+
+    def _enter_next(self) -> None:
+        """Make a directory for the next program."""
+        self._programs += 1
+        name = f"{self._number}-{self._programs}"
+        os.mkdir(name, dir_fd=self._top_fd)
+        self.workspace = os.path.join(self._top, name)
+
+    def _leave(self) -> None:
+        """Remove the directory of the program that has ended."""
+        name = os.path.basename(self.workspace)
+        try:
+            os.rmdir(name, dir_fd=self._top_fd)
+        except OSError:
+            with contextlib.suppress(OSError):
+                remove(self._top_fd, os.fsencode(name))
+
+    def begin(self, interpreter: Interpreter) -> None:
+        """Have an interpreter ready for a program."""
+        with contextlib.suppress(OSError):  # the program is told why it cannot start
+            self._enter_next()
+            interpreter.start()
+
+    def renew(self, interpreter: Interpreter) -> None:
+        """End a program with all that it started, and have an interpreter ready for the next."""
+        interpreter.discard("")
+        self._leave()
+        self.begin(interpreter)
+
+
+class Runners:
+    """The runners of a session. Made when the first one is asked for."""
+
+    def __init__(
+        self, session: SharedSession, trees: ProcessTrees, interpreters: Interpreters
+    ) -> None:
+        self._session = session
+        self._trees = trees
+        self._interpreters = interpreters
+        self._ids: dict[str | int, int] = {}
+        self._count = 0
+        trees.exit_handlers.append(lambda pid, _status, _usage: self._on_exit(pid))
+
+    def _on_exit(self, pid: int) -> None:
+        """Handle the end of a child, if it is a runner: what its program has left is ours now."""
+        if pid not in self._ids.values():
+            return
+        self._ids = {name: each for name, each in self._ids.items() if each != pid}
+        # While code runs or a job has run, nothing tells theirs from these: they live on as theirs.
+        if not self._trees.had_jobs and not any(each.runs for each in self._interpreters.values()):
+            self._trees.kill_strangers()
+
+    def end(self, message: Mapping[str, Any]) -> None:
+        """Kill a runner that does not end with its channel."""
+        pid = self._ids.get(message.get("runner", ""))
+        if pid is not None:
+            signal_child(pid, signal.SIGKILL)
+
+    def start(self, message: Mapping[str, Any]) -> None:
+        """Start a runner, whose channel the supervisor gets. Raise RequestError if that fails."""
+        interpreter = self._interpreters.named(message.get("interpreter"))
+        if len(self._ids) >= MAX_RUNNERS:
+            raise RequestError(f"{MAX_RUNNERS} runners are the most that a session can have")
+        self._count += 1
+        # Orphans that are there now are not of a program.
+        self._trees.note_before_another()
+        session = RunnerSession(self._session, self._count)
+        try:
+            ours, theirs = [end.detach() for end in _socket.socketpair()]
+        except OSError as error:
+            raise RequestError(f"cannot start a runner: {error.strerror}") from None
+        parent = os.getpid()
+        try:
+            pid = os.fork()
+        except OSError as error:
+            os.close(ours)
+            os.close(theirs)
+            raise RequestError(f"cannot start a runner: {error.strerror}") from None
+        if pid == 0:
+            channel_fd = dup_high(theirs)
+            kept = [fd for each in self._interpreters.values() for fd in each.template_fds()]
+            become_helper({0, 1, 2, channel_fd, *kept}, parent)
+            raise ForkedRunner(channel_fd, session, interpreter.name)
+        os.close(theirs)
+        self._ids[message["id"]] = pid
+        self._trees.helpers.add(pid)
+        self._trees.runners.add(pid)
+        answer = {"type": "runner", "id": message["id"]}
+        self._session.send_descriptor(answer, ours, "cannot start a runner")
