@@ -153,7 +153,29 @@ class JobEnd(NamedTuple):
     output_bytes: int
 
 
-Entry: TypeAlias = SessionStart | ExecutionStart | OutputPiece | ExecutionEnd | JobStart | JobEnd
+class FreshRun(NamedTuple):
+    """Programs that ran in fresh interpreters; noted once their client has no more of them. Their
+    code and output are not in the transcript.
+
+    Attributes:
+        client: the program that sent them.
+        programs: how many there were.
+        failed: how many of them did not end with exit code 0.
+        not_run: how many of these were not run at all.
+        started_at: Unix time, seconds; for display.
+    """
+
+    client: str
+    programs: int
+    failed: int
+    not_run: int
+    started_at: float
+    duration_s: float
+
+
+Entry: TypeAlias = (
+    SessionStart | ExecutionStart | OutputPiece | ExecutionEnd | JobStart | JobEnd | FreshRun
+)
 """One line of a transcript, so to speak."""
 
 
@@ -205,6 +227,8 @@ def to_wire(entry: Entry) -> tuple[str, dict[str, Any]]:
             return "job", data
         case JobEnd():
             return "job_ended", data
+        case FreshRun():
+            return "fresh", data
         case OutputPiece():
             if not entry.skipped:
                 del data["skipped"]
@@ -234,4 +258,5 @@ _KINDS: dict[str, type[Entry]] = {
     "finished": ExecutionEnd,
     "job": JobStart,
     "job_ended": JobEnd,
+    "fresh": FreshRun,
 }

@@ -361,6 +361,12 @@ class ListeningFrame(NamedTuple):
     id: str
 
 
+class RunnerFrame(NamedTuple):
+    """A runner has been started; its channel comes with the frame."""
+
+    id: str
+
+
 class PortsFrame(NamedTuple):
     """A relay can ask the agent for connections; its channel comes with the frame."""
 
@@ -440,6 +446,7 @@ AgentFrame = (
     | ForkedFrame
     | ListeningFrame
     | PortsFrame
+    | RunnerFrame
     | JobAnswerFrame
     | JobEndedFrame
     | ErrorFrame
@@ -468,6 +475,7 @@ _KINDS: Mapping[str, type[AgentFrame]] = {
     "forked": ForkedFrame,
     "listening": ListeningFrame,
     "ports": PortsFrame,
+    "runner": RunnerFrame,
     "job": JobFrame,
     "jobs": JobsFrame,
     "job_output": JobOutputFrame,

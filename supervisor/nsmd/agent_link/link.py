@@ -28,6 +28,7 @@ from nsmd.agent_link.frames import (
     ReadyFrame,
     ResultFrame,
     ResumedFrame,
+    RunnerFrame,
 )
 from nsmd.fdstore.holder import ROOM_FOR_ONE, descriptors_in
 from sandbox.framing import (
@@ -221,7 +222,7 @@ class AgentLink:
             frame = {**frame, "ack": self._last}
             self._acked = self._last
             self._unacked_frames = self._unacked_chars = 0
-        elif frame["type"] in ("listen", "ports") or frame.get("descriptor"):
+        elif frame["type"] in ("listen", "ports", "runner") or frame.get("descriptor"):
             self._awaiting[str(frame["id"])] = True
         self._write_or_keep(encode_frame(frame))
 
@@ -329,7 +330,7 @@ class AgentLink:
         if id_ not in self._awaiting or isinstance(frame, OutputFrame | ResultFrame):
             return
         wanted = self._awaiting.pop(id_)
-        has_one = isinstance(frame, ListeningFrame | PortsFrame) or (
+        has_one = isinstance(frame, ListeningFrame | PortsFrame | RunnerFrame) or (
             isinstance(frame, FileFrame) and frame.descriptor
         )
         if has_one and self._arrived:

@@ -25,6 +25,7 @@ from nsmd.agent_link.frames import (
     JobAnswerFrame,
     ListeningFrame,
     PortsFrame,
+    RunnerFrame,
 )
 
 AnswerFrame = (
@@ -35,6 +36,7 @@ AnswerFrame = (
     | ForkedFrame
     | ListeningFrame
     | PortsFrame
+    | RunnerFrame
     | JobAnswerFrame
 )
 
@@ -113,14 +115,14 @@ class Requests:
             raise copy(self._failure)
 
     async def _wait_settled(self) -> None:
-        if self._unsettled:
+        if self.unsettled:
             settled = trio.Event()
             self._on_settled += (settled.set,)
             await settled.wait()
 
     def when_settled(self, function: Callable[[], None]) -> None:
         """Call a function once the agent is ready or the session has ended; it must not raise."""
-        if self._unsettled:
+        if self.unsettled:
             self._on_settled += (function,)
         else:
             function()
@@ -145,11 +147,11 @@ class Requests:
 
     def send(self, frame: Mapping[str, Any]) -> None:
         """Send a frame that needs no answer, if the agent is still there."""
-        if not self._unsettled and self._failure is None:
+        if not self.unsettled and self._failure is None:
             self._post(frame)
 
     @property
-    def _unsettled(self) -> bool:
+    def unsettled(self) -> bool:
         """True while the session still starts."""
         return self._capabilities is None and self._failure is None
 

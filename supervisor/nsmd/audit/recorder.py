@@ -8,7 +8,7 @@ change something.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 
@@ -17,7 +17,8 @@ from nsmd.audit.journal import Journal, Make, line_of
 from nsmd.model.events import EventKind, SupervisorEvent
 from nsmd.model.settings import AuditSettings
 from nsmd.model.values import ClientIdentity, RunOutcome
-from nsmd.sessions.execution import Execution
+from nsmd.sessions.execution import Execution, word_of
+from nsmd.sessions.fresh import NOT_RUN, ClientPrograms, FreshOutcome
 from nsmd.sessions.session import Session
 
 MAX_LISTED = 50
@@ -48,6 +49,7 @@ RECORDED: frozenset[EventKind] = frozenset(
         "execution_finished",
         "job_started",
         "job_ended",
+        "fresh_finished",
         "session_claimed",
         "session_ended",
         "session_taken_up",
@@ -109,6 +111,8 @@ class Recorder:
             case "job_ended":
                 session, job = subject
                 self.say("job_ended", {**_job_facts(session, job), **_job_outcome(job)})
+            case "fresh_finished":
+                self._fresh_finished(*subject)
             case "session_claimed":
                 if not subject.taken_up:  # else it was recorded when it began
                     self._session_started(subject)
@@ -164,6 +168,22 @@ class Recorder:
         if begun_s is not None:
             facts["elapsed_s"] = round(self.journal.wall() - begun_s, 6)
         self.say("execution", facts, code)
+
+    def _fresh_finished(self, run: ClientPrograms, results: Sequence[FreshOutcome]) -> None:
+        common = {**_session_facts(run.session), **_client_facts(run.client)}
+        for program, outcome, error, _ in results:
+            facts: dict[str, Any] = {
+                **common,
+                "outcome": word_of(outcome),
+                "exit_code": outcome.exit_code,
+                "duration_s": round(outcome.duration_s, 6),
+            }
+            if error:
+                facts |= {
+                    "outcome": "not-run" if outcome.exit_code == NOT_RUN else "lost",
+                    "why": error,
+                }
+            self.say("fresh", facts, program.program.code)
 
     # Other events.
 

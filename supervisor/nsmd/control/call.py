@@ -31,6 +31,7 @@ from nsmd.network.secrets.service import SecretService
 from nsmd.ports.port_manager import PortManager
 from nsmd.restart.drain import Draining
 from nsmd.sessions.files import OpenFiles, OpenWatches
+from nsmd.sessions.fresh import ClientPrograms
 from nsmd.sessions.session import Session
 from nsmd.telemetry import Telemetry
 from nsmd.telemetry.import_times import ImportTimes
@@ -128,6 +129,7 @@ class Call:
     bridges: bool
     files: OpenFiles
     watches: OpenWatches
+    programs: dict[int, ClientPrograms] = field(default_factory=dict[int, ClientPrograms])
     own_sessions: set[Session] = field(default_factory=set[Session])
     room: Room
     emit: Callable[[str, dict[str, Any]], Awaitable[None]]

@@ -46,6 +46,7 @@ from nsmd.model.limits import TURN, ClientLimits, ReadRate
 from nsmd.model.values import RunOutcome
 from nsmd.sessions.execution import Execution
 from nsmd.sessions.files import OpenFiles, OpenWatches
+from nsmd.sessions.fresh import ClientPrograms
 from nsmd.sessions.session import Session
 
 log = logging.getLogger(__name__)
@@ -143,6 +144,7 @@ class _Connection:
         self._hello: Hello | None = None
         self._files = OpenFiles(services.max_file_bytes)
         self._watches = OpenWatches()
+        self._programs = dict[int, ClientPrograms]()
         self._own_sessions = set[Session]()
         self._room_for_output = Room()
         self._pending: dict[int, _Pending] = {}
@@ -169,6 +171,8 @@ class _Connection:
                 os.close(descriptor)
         self._files.abandon_all()
         self._watches.close_all()
+        for programs in self._programs.values():
+            programs.end()
         if self._services.ending.how is None:  # else the client goes on with the next supervisor
             for session in self._own_sessions:
                 session.end("its client went away")
@@ -378,6 +382,7 @@ class _Connection:
             bridges="bridge" in self._rights,
             files=self._files,
             watches=self._watches,
+            programs=self._programs,
             own_sessions=self._own_sessions,
             room=self._room_for_output,
             emit=partial(self._emit, request.id),

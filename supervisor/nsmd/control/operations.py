@@ -11,6 +11,7 @@ from nsm.dataclass import dataclass
 from nsm.wire import code as wire_code
 from nsm.wire import environments as wire_environments
 from nsm.wire import files as wire_files
+from nsm.wire import fresh as wire_fresh
 from nsm.wire import host as wire_host
 from nsm.wire import inspection as wire_inspection
 from nsm.wire import jobs as wire_jobs
@@ -24,6 +25,7 @@ from nsmd.control.ops import (
     bridge,
     environments,
     files,
+    fresh,
     inspection,
     jobs,
     network,
@@ -172,6 +174,10 @@ OPERATIONS: Mapping[str, Row] = {
         _row(wire_jobs.job_signal, jobs.job_signal, waits_for=_target),
         _row(wire_jobs.job_stop, jobs.job_stop, waits_for=_target),
         _row(wire_jobs.job_resize, jobs.job_resize, waits_for=_target),
+        _row(wire_fresh.run_fresh, fresh.run_fresh, waits_for=_session_of_run),
+        _row(wire_fresh.fresh_open, fresh.fresh_open, waits_for=_session_of_run),
+        _row(wire_fresh.fresh_next, fresh.fresh_next, waits_for=_no_session),
+        _row(wire_fresh.fresh_close, fresh.fresh_close, waits_for=_no_session),
         _row(wire_code.find, sessions.find),
         _row(wire_code.interrupt, sessions.interrupt),
         _row(wire_code.kill, sessions.kill),

@@ -303,6 +303,12 @@ class RunService:
         Raises:
             NsmError: that cannot be done; the original goes on as before.
         """
+        if original.runs_programs:
+            raise ForkRefusedError(
+                "Programs run in fresh interpreters of the session.",
+                hint="Wait for them, or interrupt them: `nsm interrupt SESSION`.",
+            )
+        original.end_spares()
         tenancy = original.tenancy
         assert tenancy is not None, "a session that was asked for belongs to somebody"
         named = self.named

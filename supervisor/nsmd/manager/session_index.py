@@ -304,6 +304,7 @@ def live_row(
     assert session.tenancy is not None
     mount = session.spec.project
     confinement, running = session.confinement, session.runs.running
+    state = "running" if session.runs_programs else session.state.value
     held = 0 if confinement is None else confinement.held_bytes()
     return SessionRow(
         id=session.id,
@@ -312,9 +313,9 @@ def live_row(
         client=session.tenancy.client,
         scope=session.tenancy.scope,
         project=mount.path if mount else None,
-        state=session.state.value,
+        state=state,
         age_s=now - session.created_s,
-        idle_s=0.0 if session.state.value == "running" else now - session.active_s,
+        idle_s=0.0 if state == "running" else now - session.active_s,
         executions=session.runs.count,
         memory_bytes=_larger(memory_bytes, usage.memory_bytes + held if usage else None),
         cpu_s=usage.cpu_s if usage else None,

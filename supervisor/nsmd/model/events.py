@@ -27,6 +27,7 @@ EventKind = Literal[
     "execution_interrupted",
     "job_started",
     "job_ended",
+    "fresh_finished",
     "client_came",
     "client_left",
     "limit_hit",

@@ -244,7 +244,7 @@ class Execution:
         if self.answer is not None:
             return
         if isinstance(answer, Outcome):
-            self.answer, self.outcome = self._result(answer), _word(answer)
+            self.answer, self.outcome = self._result(answer), word_of(answer)
         else:
             self.answer = answer
         tell, self._tell = self._tell, None
@@ -316,7 +316,8 @@ def _refused(decisions: Iterable[Decision]) -> list[str]:
     return list(hosts)
 
 
-def _word(outcome: Outcome) -> ExecutionOutcome:
+def word_of(outcome: Outcome) -> ExecutionOutcome:
+    """Return how an execution ended, in a word."""
     if outcome.timed_out:
         return "timeout"
     if outcome.interrupted:

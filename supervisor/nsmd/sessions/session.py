@@ -45,6 +45,7 @@ from nsmd.sessions.agent_session import (
 )
 from nsmd.sessions.execution import Execution
 from nsmd.sessions.execution_queue import ExecutionQueue
+from nsmd.sessions.fresh import Runners
 from nsmd.sessions.transcripts import TranscriptStore
 
 if TYPE_CHECKING:
@@ -67,7 +68,9 @@ class Session:
         "_failure",
         "_idle_timer",
         "_manager",
+        "_nursery",
         "_over",
+        "_runners",
         "_transcripts",
         "active_s",
         "born_s",
@@ -140,6 +143,8 @@ class Session:
         self.confinement: Confinement | None = None  # limits as they are enforced
         self._idle_timer = IdleTimer(timers, self)
         self.runs = ExecutionQueue(self)
+        self._nursery = nursery
+        self._runners: Runners | None = None  # made when programs are to run
         self._over: trio.Event | None = None
         self.requests = Requests(self.post)
         self.network = SessionNetwork(
@@ -167,6 +172,23 @@ class Session:
     def project_copy(self) -> ProjectCopy | None:
         """Changes in an overlay of the project; None in other modes."""
         return None if self.jail is None else self.jail.project_copy
+
+    @property
+    def runners(self) -> Runners:
+        """What runs programs in fresh interpreters."""
+        if self._runners is None:
+            self._runners = Runners(self, self._nursery)
+        return self._runners
+
+    def end_spares(self) -> None:
+        """End the processes that are ready to run programs."""
+        if self._runners is not None:
+            self._runners.end_spares()
+
+    @property
+    def runs_programs(self) -> bool:
+        """True while programs in fresh interpreters run or wait."""
+        return self._runners is not None and self._runners.busy
 
     @property
     def live(self) -> bool:
@@ -319,6 +341,8 @@ class Session:
     def agent_gone(self) -> None:
         self.link = None
         self.network.closed()
+        if self._runners is not None:
+            self._runners.close()
 
     def agent_lost(self, reason: str, failure: NsmError | None = None) -> None:
         """Handle the loss of the agent; known facts stay."""
@@ -372,7 +396,7 @@ class Session:
 
     def idle_expired(self) -> None:
         self._feed(LifecycleEvent.IDLE_EXPIRED)
-        if self.forks.live:  # they would end as well
+        if self.forks.live or self.runs_programs:  # they would end as well
             self.still_active()
 
     def still_active(self) -> None:

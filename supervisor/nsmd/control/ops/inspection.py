@@ -16,6 +16,7 @@ from nsm.wire.operation import encode
 from nsm.wire.transcripts import (
     ExecutionEnd,
     ExecutionStart,
+    FreshRun,
     JobEnd,
     JobStart,
     OutputPiece,
@@ -287,7 +288,7 @@ def runs_of(transcript: Transcript) -> list[dict[str, Any]]:
                 runs.append(_begun(entry))
             case ExecutionEnd():
                 runs[-1] |= _ended(entry)
-            case SessionStart() | OutputPiece() | JobStart() | JobEnd() | None:
+            case SessionStart() | OutputPiece() | JobStart() | JobEnd() | FreshRun() | None:
                 pass
             case _:
                 assert_never(entry)

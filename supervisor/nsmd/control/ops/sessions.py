@@ -32,6 +32,7 @@ from nsmd.model.limits import check_code, code_of_undo
 from nsmd.model.values import Environment, Labels, OutputSink, RunRequest
 from nsmd.restart.kept_sessions import UnreadSession
 from nsmd.sessions.execution import Execution
+from nsmd.sessions.fresh import programs_run
 from nsmd.sessions.session import Session
 from nsmd.sessions.transcripts import TranscriptReader
 
@@ -118,6 +119,8 @@ def _submit(
         if not request.again:
             raise
         return run_service.retries.find_of_gone(request).join(on_output)
+    if undo and session.runs_programs:
+        raise programs_run(session, "Nothing can be undone")
     request = replace(request, env=session.spec.environment.name, session=session.name)
     return run_service.submit(request, on_output, session=session)
 
@@ -458,4 +461,7 @@ async def interrupt(call: Call, target: str, execution_id: str | None = None) ->
     runs = (session := call.find(target)).runs
     execution = None if execution_id is None else runs.find(execution_id)
     meant = execution_id is None or execution is not None
-    return {"interrupted": meant and runs.interrupt(execution), "session": session.id}
+    done = meant and runs.interrupt(execution)
+    if execution_id is None and session.runs_programs:
+        done = session.runners.interrupt() or done
+    return {"interrupted": done, "session": session.id}

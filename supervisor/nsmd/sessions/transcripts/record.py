@@ -20,6 +20,7 @@ from nsm.wire.transcripts import (
     DisplayedValue,
     ExecutionEnd,
     ExecutionStart,
+    FreshRun,
     JobEnd,
     JobStart,
     OutputPiece,
@@ -178,7 +179,7 @@ _NOTE_BYTES = 500
 
 
 class JobEntry:
-    """A note that a job was started or has ended.
+    """A note beside executions: a job was started or has ended, or programs have.
 
     Attributes:
         size_bytes: approximate size in memory.
@@ -188,13 +189,15 @@ class JobEntry:
 
     ended = True
 
-    def __init__(self, place: int, entry: JobStart | JobEnd) -> None:
+    def __init__(self, place: int, entry: JobStart | JobEnd | FreshRun) -> None:
         self.place = place
         self.entry = entry
-        self.size_bytes = _NOTE_BYTES + sys.getsizeof(entry.command)
+        self.size_bytes = _NOTE_BYTES + (
+            0 if isinstance(entry, FreshRun) else sys.getsizeof(entry.command)
+        )
 
     def __repr__(self) -> str:
-        return f"<JobEntry {self.place} {type(self.entry).__name__} {self.entry.job}>"
+        return f"<JobEntry {self.place} {type(self.entry).__name__}>"
 
 
 class TranscriptRecord:

@@ -18,7 +18,7 @@ import trio
 
 from nsm.dataclass import dataclass
 from nsm.wire.errors import NsmError
-from nsm.wire.transcripts import Entry, JobEnd, JobStart, SessionStart
+from nsm.wire.transcripts import Entry, FreshRun, JobEnd, JobStart, SessionStart
 from nsmd.agent_link.frames import JobFacts
 from nsmd.model.values import Environment, Labels, Outcome, Output, RunRequest, Tenancy
 from nsmd.sessions.transcripts.record import (
@@ -189,6 +189,10 @@ class Transcript:
             )
         )
 
+    def programs_ended(self, entry: FreshRun) -> None:
+        """Note programs that ran in fresh interpreters."""
+        self._note(entry)
+
     def close(self, reason: str) -> None:
         """Note that the session is over."""
         self.ended_s = trio.current_time()
@@ -281,7 +285,7 @@ class Transcript:
             self.size_bytes -= freed
             self._store.freed(freed)
 
-    def _note(self, entry: JobStart | JobEnd) -> None:
+    def _note(self, entry: JobStart | JobEnd | FreshRun) -> None:
         self._places += 1
         note = self._items[self._places] = JobEntry(self._places, entry)
         self._finished(note)
