@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from nsm.client.asynchronous import AsyncClient
     from nsm.client.blocking import Client
     from nsm.client.environments import PackageArguments
+    from nsm.client.fresh import AsyncFreshMap, FreshMap
     from nsm.client.jobs import AsyncJob, Job, JobResult, ProgramSettings
     from nsm.client.places import RunSettings
     from nsm.client.replays import ReplayedExecution, ReplayReport
@@ -66,6 +67,7 @@ if TYPE_CHECKING:
         Skipped,
         TreeReport,
     )
+    from nsm.wire.fresh import FreshProgram, FreshResult
     from nsm.wire.host import PortRow, ProgramHelp, ProgramResult, ProgramRow, ProgramsReport
     from nsm.wire.inspection import Inspection, NetworkDecision, NetworkReport
     from nsm.wire.jobs import JobChunk, JobInfo, JobOutput
@@ -76,6 +78,7 @@ if TYPE_CHECKING:
         EndedRow,
         ExecutionEnd,
         ExecutionStart,
+        FreshRun,
         JobEnd,
         JobStart,
         LogEnd,
@@ -86,6 +89,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AsyncChangeWatch",
     "AsyncClient",
+    "AsyncFreshMap",
     "AsyncJob",
     "AsyncSandbox",
     "AsyncSessionFiles",
@@ -102,6 +106,10 @@ __all__ = [
     "FileEvent",
     "FileEvents",
     "FileInfo",
+    "FreshMap",
+    "FreshProgram",
+    "FreshResult",
+    "FreshRun",
     "Inspection",
     "Job",
     "JobChunk",
@@ -203,6 +211,7 @@ def __getattr__(name: str) -> object:
             "EndedRow"
             | "ExecutionEnd"
             | "ExecutionStart"
+            | "FreshRun"
             | "JobEnd"
             | "JobStart"
             | "LogEnd"
@@ -210,6 +219,10 @@ def __getattr__(name: str) -> object:
             | "SessionStart"
         ):
             module = "nsm.wire.transcripts"
+        case "FreshProgram" | "FreshResult":
+            module = "nsm.wire.fresh"
+        case "AsyncFreshMap" | "FreshMap":
+            module = "nsm.client.fresh"
         case "__version__":
             module = "nsm._version"
         case _:

@@ -22,6 +22,7 @@ GROUPS = {
         "exec": "start a program in a session, as a job",
         "jobs": "list and stop the jobs of sessions",
         "attach": "join a session, or one of its jobs",
+        "map": "run many programs, each in a fresh interpreter",
         "interrupt": "stop what runs in a session, and keep the session",
         "undo": "take back the last calls of a session",
     },

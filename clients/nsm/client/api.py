@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from nsm.client.events import OnEntry, OnOutput
+    from nsm.client.fresh import AsyncFreshMap, FreshMap, MapSettings
     from nsm.client.jobs import AsyncJob, Job, JobSettings
     from nsm.client.places import Project, ProjectArgument, RunSettings
     from nsm.client.replays import OnReplayed, ReplayReport, ReplaySettings
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from nsm.client.steps import InputSource, OnEvent, Steps
     from nsm.transcripts.document import SessionTranscript
     from nsm.wire.code import RunResult
+    from nsm.wire.errors import NsmError
+    from nsm.wire.fresh import FreshProgram
     from nsm.wire.inspection import Inspection, NetworkReport
     from nsm.wire.jobs import JobInfo
     from nsm.wire.messages import Hello
@@ -90,6 +93,8 @@ class ClientMethods(SupervisorMethods, ProjectCalls):
                 configured ones.
             reset: run the code in a fresh interpreter of the session. State and background
                 processes are gone, files stay.
+            fresh: run the code in a fresh interpreter of the session, as one program of `map`, and
+                without `stdin`, `on_output`, `execution_id` and `reset`.
             must_exist: fail where there is no such session, rather than make one.
             stdin: standard input of the code: bytes, a binary file, or an iterable of bytes, of
                 which it may leave some unread. A file with a descriptor is read from that. An
@@ -105,11 +110,14 @@ class ClientMethods(SupervisorMethods, ProjectCalls):
         """
         from nsm.client import places
         from nsm.wire.code import RunOptions, run
+        from nsm.wire.fresh import run_fresh
 
         places.check_names(settings, places.RunSettings)
         checked = places.checked_code(code)
         reset = settings.get("reset", False)
         mode = settings.get("project_mode")
+        if settings.get("fresh"):
+            places.check_fresh(settings, stdin is not None or on_output is not None)
         options = RunOptions(
             settings.get("timeout_s"),
             settings.get("execution_id"),
@@ -129,11 +137,63 @@ class ClientMethods(SupervisorMethods, ProjectCalls):
                 must_exist=settings.get("must_exist", False),
                 inherit=self.server.inherit,
             )
+            if settings.get("fresh"):
+                return run_fresh(place, options, checked)
             return run(place, options, checked, reset=reset)
 
         hear = None if on_output is None else events.output_to(on_output)
         return (
             yield from self.in_project(project, mode, call, hear, interruptible=True, stdin=stdin)
+        )
+
+    @method
+    def map(
+        self,
+        programs: Iterable[str | FreshProgram | NsmError],
+        *,
+        session: str,
+        at_once: int | None = None,
+        in_order: bool = False,
+        **settings: Unpack[MapSettings],
+    ) -> Steps[SyncOrAsync[FreshMap, AsyncFreshMap]]:
+        """Run programs in a session, each in a fresh interpreter, and iterate over their results.
+
+        Each program has a process of its own in which no other code has run, an empty working
+        directory, and its own output, time limit and exit code. It ends with all that it has
+        started. Programs share the session's files, network and limits, and can disturb each other
+        if they want to: run programs of one owner in one session.
+
+        Programs are taken from the iterable as others end. Leaving a ``with`` block ends those that
+        run.
+
+        Example::
+
+            with nsm.Client() as client:
+                programs = (f"print({number} ** 2)" for number in range(10_000))
+                for result in client.map(programs, session="grader", env="python"):
+                    print(result.number, result.stdout, end="")
+
+        Args:
+            programs: code, or `nsm.FreshProgram` with a time limit or arguments of its own. An
+                error in its place becomes its result.
+            session: its name; it is made where there is none.
+            at_once: number of programs that run at the same time, at most 64; None for as many as
+                there are processors.
+            in_order: results in the order of the programs, rather than of their ends.
+            timeout_s: limit for each program that has none; None for the environment's.
+            env, project, network, secrets, ...: as in `run`.
+
+        Raises:
+            NsmError: the session cannot be used. A program that cannot be run is no error: see
+                `nsm.FreshResult.error`.
+        """
+        from nsm.client import fresh
+
+        opened = yield from fresh.open_session(
+            self, session, at_once, settings, self.server.inherit
+        )
+        return self._choose(fresh.FreshMap, fresh.AsyncFreshMap)(
+            self, opened, programs, settings.get("timeout_s"), in_order=in_order
         )
 
     @method

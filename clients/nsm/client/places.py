@@ -182,7 +182,21 @@ class RunSettings(TypedDict, total=False):
     network: str | None
     secrets: Sequence[str] | None
     reset: bool
+    fresh: bool
     must_exist: bool
+
+
+def check_fresh(settings: RunSettings, has_streams: bool) -> None:
+    """Check the settings of a run in a fresh interpreter."""
+    if settings.get("session") is None:
+        raise BadRequestError(
+            "a fresh interpreter is one of a session, and none is named",
+            hint="Name a session; without one, each run has a jail of its own anyway.",
+        )
+    if has_streams or settings.get("execution_id") or settings.get("reset"):
+        raise BadRequestError(
+            "code in a fresh interpreter takes no stdin, on_output, execution_id or reset"
+        )
 
 
 def check_names(settings: Mapping[str, object], kind: type) -> None:

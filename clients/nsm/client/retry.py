@@ -84,6 +84,7 @@ _LOOKS = frozenset(
         "ping",
         "pool",
         "ports",
+        "fresh_open",
         "result",
         "run_write",
         "secrets",
@@ -97,7 +98,17 @@ _LOOKS = frozenset(
 sends an offset; `env_add` says what there should be. `logs` and `events` start from the beginning:
 `RECONNECTED` tells the caller, who can then leave out what comes twice."""
 
-_OF_CONNECTION = frozenset({"file_close", "file_events", "file_read", "file_unwatch", "file_write"})
+_OF_CONNECTION = frozenset(
+    {
+        "file_close",
+        "file_events",
+        "file_read",
+        "file_unwatch",
+        "file_write",
+        "fresh_close",
+        "fresh_next",
+    }
+)
 """Operations on what a connection has opened: another one has not, or something else."""
 
 RECONNECTED = "reconnected"

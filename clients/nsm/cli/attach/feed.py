@@ -18,6 +18,7 @@ from nsm.cli.streams.live_output import Live
 from nsm.wire.transcripts import (
     ExecutionEnd,
     ExecutionStart,
+    FreshRun,
     JobEnd,
     JobStart,
     OutputPiece,
@@ -251,7 +252,7 @@ class Feed:
                 self._output(entry)
             case ExecutionEnd():
                 self._end(entry)
-            case JobStart() | JobEnd():
+            case JobStart() | JobEnd() | FreshRun():
                 self._screen.lines(self._transcript.take(entry))
             case _:
                 assert_never(entry)

@@ -25,6 +25,7 @@ from nsm.wire.transcripts import (
     OWN_CODE,
     ExecutionEnd,
     ExecutionStart,
+    FreshRun,
     JobEnd,
     JobStart,
     OutputPiece,
@@ -64,6 +65,8 @@ class TranscriptPrinter:
                 return f"{self._line_end()}\n{job_header(entry)}{job_command(entry)}"
             case JobEnd():
                 return self._line_end() + job_outcome(entry)
+            case FreshRun():
+                return self._line_end() + fresh_run(entry)
         assert_never(entry)
 
     def end(self, end: LogEnd) -> str:
@@ -202,6 +205,14 @@ def job_outcome(end: JobEnd) -> str:
         facts = [*facts, f"{formats.size(end.output_bytes)} of output"]
     command = formats.shortened(one_line(end.command), JOB_COLUMNS)
     return f"[job {end.job} ({command}): {'; '.join([*facts, _seconds(end.duration_s)])}]\n"
+
+
+def fresh_run(run: FreshRun) -> str:
+    """The line on programs that ran in fresh interpreters."""
+    programs = formats.count(run.programs, "program") + " in fresh interpreters"
+    facts = [f"{run.failed:,} failed"] if run.failed else []
+    facts += [f"{run.not_run:,} not run"] if run.not_run else []
+    return f"[{programs}: {'; '.join([*facts, _seconds(run.duration_s)])}]\n"
 
 
 def display(shown: DisplayedValue) -> str:

@@ -33,6 +33,7 @@ from nsm.wire import code as wire_code
 from nsm.wire.code import RunOptions, RunResult, run
 from nsm.wire.errors import BadProjectError, BadRequestError, NsmError
 from nsm.wire.frames import MAX_FRAME_BYTES
+from nsm.wire.fresh import run_fresh
 from nsm.wire.messages import read
 
 if TYPE_CHECKING:
@@ -83,6 +84,8 @@ def _parse(verb: Parser, arguments: list[str]) -> Namespace:
         verb.error("--project-mode needs a project: leave out --no-project")
     if options.images is not None and options.json:
         verb.error("--json prints images with all else, so --images has nothing to write")
+    if options.fresh and (options.session is None or options.stdin or options.reset):
+        verb.error("--fresh needs -s NAME, and neither -i nor --reset")
     has_no_code = options.file is options.code is None
     if options.stdin and ("-" in (options.code, options.file) or has_no_code):
         verb.error(
@@ -156,6 +159,11 @@ def _find_script(verb: Parser, options: Namespace) -> None:
             "--reset",
             "begin with a fresh interpreter in the session: state is gone, files stay; CODE may "
             "be left out",
+        ),
+        cli.flag(
+            "--fresh",
+            "run it in a fresh interpreter beside the session's own, which goes on as it was; "
+            "`nsm map` runs many",
         ),
         cli.value("-t --timeout SECONDS", "time limit, at most the environment's", cli.seconds),
     ),
@@ -328,18 +336,22 @@ class _Execution:
             inherit=self._client.server.inherit,
             language=language,
         )
-        call = run(
-            place,
-            RunOptions(
-                options.timeout,
-                stream=not options.json,
-                stdin=options.stdin,
-                bytes=not options.json,
-            ),
-            checked_code(code),
-            reset=options.reset,
-            argv=tuple(_argv_of(options.file, options.arguments)),
-        )
+        argv = tuple(_argv_of(options.file, options.arguments))
+        if options.fresh:
+            call = run_fresh(place, RunOptions(options.timeout), checked_code(code), argv=argv)
+        else:
+            call = run(
+                place,
+                RunOptions(
+                    options.timeout,
+                    stream=not options.json,
+                    stdin=options.stdin,
+                    bytes=not options.json,
+                ),
+                checked_code(code),
+                reset=options.reset,
+                argv=argv,
+            )
         wire = self._client.call(
             *(call.op, call.args),
             on_event=self._show,

@@ -1,0 +1,251 @@
+"""An iterator over results of programs that each run in a fresh interpreter of a session."""
+
+from __future__ import annotations
+
+from collections import deque
+from contextlib import suppress
+from typing import TYPE_CHECKING, TypedDict
+
+from nsm.client import places
+from nsm.client.places import DEFAULT
+from nsm.client.steps import AsyncPart, BlockingPart, Calls, ask
+from nsm.wire.code import RunOptions
+from nsm.wire.errors import DisconnectedError, FateUnknownError, NsmError
+from nsm.wire.fresh import (
+    MAX_PROGRAMS,
+    FreshProgram,
+    FreshResult,
+    OpenedFresh,
+    fresh_close,
+    fresh_next,
+    fresh_open,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from typing import Self
+
+    from nsm.client.places import Project, ProjectArgument, ProjectCalls
+    from nsm.client.steps import Async, Blocking, Steps
+    from nsm.wire.operation import OperationCall
+
+AHEAD = 16
+"""Programs that are sent ahead for each that runs: while answers are on their way, others begin."""
+
+NOT_RUN = 125
+"""Exit code of a program that was not run, as of `nsm run`."""
+
+MAX_SENT_CHARS = 1024 * 1024
+"""Characters of the programs of one request, after which it takes no further one."""
+
+
+class MapSettings(TypedDict, total=False):
+    """Settings of `Client.map`, as there."""
+
+    env: str
+    timeout_s: float | None
+    project: ProjectArgument
+    project_mode: str | None
+    mount_point: str | None
+    network: str | None
+    secrets: Sequence[str] | None
+    must_exist: bool
+
+
+class MapMethods(Calls):
+    """Results of programs, as they come: an iterator, and a context manager that ends the rest.
+
+    Attributes:
+        session: the session in which they run.
+        at_once: number of programs that run at the same time.
+    """
+
+    def _begin(
+        self,
+        opened: OpenedFresh,
+        programs: Iterable[str | FreshProgram | NsmError],
+        timeout_s: float | None,
+        *,
+        in_order: bool,
+    ) -> None:
+        self.session = opened.session
+        self.at_once = opened.at_once
+        self._handle = opened.handle
+        self._programs: Iterator[str | FreshProgram | NsmError] = iter(programs)
+        self._timeout_s = timeout_s
+        self._in_order = in_order
+        self._read = self._sent = self._told = 0
+        self._taken: int = 0
+        self._exhausted = self._closed = False
+        self._numbers: dict[int, int] = {}  # of programs, by the numbers that they have there
+        self._waiting: deque[FreshResult] = deque()
+        self._early: dict[int, FreshResult] = {}
+
+    def _more(self) -> tuple[FreshProgram, ...]:
+        """Read further programs that can be sent, and keep results of those that cannot."""
+        chosen: list[FreshProgram] = []
+        room = min(AHEAD * self.at_once - (self._sent - self._taken), MAX_PROGRAMS)
+        chars = 0
+        while not self._exhausted and len(chosen) < room and chars <= MAX_SENT_CHARS:
+            try:
+                given = next(self._programs)
+            except StopIteration:
+                self._exhausted = True
+                break
+            number = self._read
+            self._read += 1
+            try:
+                program = self._checked(given)
+            except NsmError as error:
+                self._keep([FreshResult(number, "", "", NOT_RUN, error=error.message)])
+                continue
+            self._numbers[self._sent + len(chosen)] = number
+            chosen.append(program)
+            chars += len(program.code)
+        return tuple(chosen)
+
+    def _checked(self, given: str | FreshProgram | NsmError) -> FreshProgram:
+        if isinstance(given, NsmError):
+            raise given
+        program = given if isinstance(given, FreshProgram) else FreshProgram(given)
+        limit = self._timeout_s if program.timeout_s is None else program.timeout_s
+        return FreshProgram(places.checked_code(program.code), limit, tuple(program.argv))
+
+    def _next(self) -> Steps[FreshResult | None]:
+        """Wait for the next result; None when there are no more."""
+        while not self._waiting:
+            if self._closed:
+                return None
+            try:
+                programs = self._more()
+                if self._waiting:
+                    break
+                self._sent += len(programs)
+                if self._sent == self._taken:
+                    yield from self._close()
+                    return None
+                answer = yield from ask(fresh_next(self._handle, programs))
+            except DisconnectedError as error:
+                self._closed = True
+                raise self._unknown() from error
+            except BaseException:
+                yield from self._close()
+                raise
+            self._taken += len(answer.results)
+            self._keep(
+                [each._replace(number=self._numbers.pop(each.number)) for each in answer.results]
+            )
+        self._told += 1
+        return self._waiting.popleft()
+
+    def _keep(self, results: Iterable[FreshResult]) -> None:
+        if not self._in_order:
+            self._waiting.extend(results)
+            return
+        self._early.update((result.number, result) for result in results)
+        while (result := self._early.pop(self._told + len(self._waiting), None)) is not None:
+            self._waiting.append(result)
+
+    def _unknown(self) -> FateUnknownError:
+        under_way = self._sent - self._taken
+        return FateUnknownError(
+            f"The supervisor ended while programs were under way. Of the {self._sent} that were "
+            f"sent, {self._taken} had ended; whether the other {under_way} ran is unknown.",
+            hint="Run those again whose results did not come.",
+        )
+
+    def _close(self) -> Steps[None]:
+        if not self._closed:
+            self._closed = True
+            with suppress(NsmError):  # the session or the connection may be gone
+                yield from ask(fresh_close(self._handle))
+
+
+class FreshMap(MapMethods, BlockingPart):
+    __doc__ = MapMethods.__doc__
+
+    def __init__(
+        self,
+        client: Blocking,
+        opened: OpenedFresh,
+        programs: Iterable[str | FreshProgram | NsmError],
+        timeout_s: float | None,
+        *,
+        in_order: bool,
+    ) -> None:
+        super().__init__(client)
+        self._begin(opened, programs, timeout_s, in_order=in_order)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.carry_out(self._close())
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> FreshResult:
+        result = self.carry_out(self._next())
+        if result is None:
+            raise StopIteration
+        return result
+
+
+class AsyncFreshMap(MapMethods, AsyncPart):
+    """The same for `nsm.AsyncClient`: an asynchronous iterator."""
+
+    def __init__(
+        self,
+        client: Async,
+        opened: OpenedFresh,
+        programs: Iterable[str | FreshProgram | NsmError],
+        timeout_s: float | None,
+        *,
+        in_order: bool,
+    ) -> None:
+        super().__init__(client)
+        self._begin(opened, programs, timeout_s, in_order=in_order)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.carry_out(self._close())
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> FreshResult:
+        result = await self.carry_out(self._next())
+        if result is None:
+            raise StopAsyncIteration
+        return result
+
+
+def open_session(
+    calls: ProjectCalls,
+    session: str,
+    at_once: int | None,
+    settings: MapSettings,
+    inherit: Iterable[str],
+) -> Steps[OpenedFresh]:
+    """Open the session in which programs are to run."""
+    places.check_names(settings, MapSettings)
+    mode = settings.get("project_mode")
+
+    def call(project: Project) -> OperationCall[OpenedFresh]:
+        place = places.place_of(
+            project,
+            env=settings.get("env", ""),
+            session=session,
+            mount_point=settings.get("mount_point"),
+            project_mode=mode,
+            network=settings.get("network"),
+            secrets=settings.get("secrets"),
+            must_exist=settings.get("must_exist", False),
+            inherit=inherit,
+        )
+        return fresh_open(place, RunOptions(), at_once=at_once)
+
+    return (yield from calls.in_project(settings.get("project", DEFAULT), mode, call))
