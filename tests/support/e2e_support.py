@@ -131,8 +131,8 @@ def write_program(path: Path, code: str) -> None:
 
 
 IN_PROCESS = frozenset(
-    "apply cp diff discard drain env events exec fork inspect interrupt jobs kill logs net port ps "
-    "reload replay restore run save secrets shutdown status tree undo".split()
+    "apply cp diff discard drain env events exec fork inspect interrupt jobs kill logs map net "
+    "port ps reload replay restore run save secrets shutdown status tree undo".split()
 )
 """Verbs that need no process of their own: they neither become another program nor ask a person."""
 

@@ -7,6 +7,7 @@ asynchronous.py           `AsyncClient` and its connection: many at once, on asy
 places.py                 where code runs: its project, and other arguments of operations
 events.py                 what comes beside an answer: events before it, descriptors with it
 standard_input.py, async_standard_input.py   input of code while it runs
+fresh.py                  ``client.map(...)``: programs in fresh interpreters
 jobs.py                   programs in sessions, and their handles
 session_files.py          ``client.files(session)``
 file_steps.py             what it does with files, as steps: lists, transfers, directories

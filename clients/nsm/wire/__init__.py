@@ -13,6 +13,7 @@ and a module for what operations of one kind take and answer:
     sessions.py     live sessions as rows; `nsm ps` needs no more
     code.py         code and sessions: operations, where and how code runs, results
     files.py        files of sessions; files that they have changed in projects
+    fresh.py        programs in fresh interpreters of sessions
     jobs.py         programs in sessions
     transcripts.py  logs; sessions that have ended
     inspection.py   rules of one session, and what it may reach

@@ -1,6 +1,7 @@
 """The verbs of `nsm`; `nsm.cli.main` has the table of them.
 
     run.py          run
+    map.py          map
     jobs.py         exec, jobs
     screens.py      attach, top
     sessions.py     ps, inspect, interrupt, undo, fork, kill

@@ -2,6 +2,7 @@
 
 run           run code, and send its output and result
 sessions      make, find, list, keep, join, fork and end sessions
+fresh         run programs in fresh interpreters
 jobs          start, read, write, signal, stop and list programs in a session
 files         open, read, write, list and watch files of a session; its changes to a project
 inspection    all facts about one session
