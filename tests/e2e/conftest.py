@@ -32,7 +32,7 @@ def lasting() -> Generator[Supervisor]:
 
 @pytest.fixture(scope="session")
 def undoing() -> Generator[Supervisor]:
-    """One that keeps earlier states of sessions; tests end theirs."""
+    """A supervisor that keeps earlier states of sessions; tests end theirs."""
     with supervisor(config="[session]\nundo = 5\n") as it:
         yield it
 

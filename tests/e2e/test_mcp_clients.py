@@ -230,7 +230,7 @@ def _supervisor_pid(directory: Path) -> int:
 
 @pytest.mark.slow
 def test_steps_of_the_vm_test_hold_on_this_host(shared: Supervisor) -> None:
-    """Those of nix/tests/vm.nix, which is not run here."""
+    """The steps of nix/tests/vm.nix, which is not run here."""
     done = subprocess.run(
         [sys.executable, "-I", vm_client.__file__, program("nsm-mcp")],
         env=shared.variables,

@@ -447,7 +447,7 @@ def test_many_connections_at_once(place: Place) -> None:
 
 @pytest.fixture
 def reads(place: Place) -> Reads:
-    """Runs code in a session whose rules let it read only."""
+    """Run code in a session whose rules let it read only."""
     return partial(place.run, env="reads")
 
 

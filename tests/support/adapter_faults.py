@@ -87,11 +87,11 @@ class AdapterFaults:
         raise NotImplementedError
 
     def attack(self, box: Any, target: host_attacks.Target) -> str:
-        """What an attack prints in a sandbox."""
+        """Run an attack in a sandbox; return what it prints."""
         return self.run(box, shlex.join(target.argv))
 
     def attack_locally(self, target: host_attacks.Target) -> str:
-        """What it prints without one: in the framework's own local executor, if there is one."""
+        """Run it without one: in the framework's own local executor, if there is one."""
         return subprocess.run(target.argv, capture_output=True, text=True, check=True).stdout
 
     def rows(self) -> dict[str, nsm.SessionRow]:

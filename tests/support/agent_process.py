@@ -190,7 +190,7 @@ class AgentProcess:
                 return frame, descriptor
 
     def status(self) -> dict[str, Any]:
-        """What runs, and how much in the background."""
+        """Ask what runs, and how much in the background."""
         self.send(type="status")
         return self.expect("status")
 

@@ -23,7 +23,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def host_server() -> Generator[int]:
-    """Its port."""
+    """Start the server; yield its port."""
     with ThreadingHTTPServer(("127.0.0.1", 0), _Handler) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()

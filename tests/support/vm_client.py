@@ -138,7 +138,7 @@ class Client:
 
 
 def list_tools(client: Client, environments: dict[str, str]) -> None:
-    """See that there is one tool, which knows the environments."""
+    """Check that there is one tool, which knows the environments."""
     tools = client.request("tools/list", {})["tools"]
     if [tool["name"] for tool in tools] != ["run"]:
         raise BrokenPromiseError(f"{tools}")

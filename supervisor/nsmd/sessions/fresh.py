@@ -89,7 +89,7 @@ class QueuedProgram(NamedTuple):
 
 
 class FreshOutcome(NamedTuple):
-    """What became of a program.
+    """The end of a program.
 
     Attributes:
         error: why it did not run to its end; else empty.
@@ -265,7 +265,7 @@ def programs_run(session: Session, what: str) -> BadRequestError:
     )
 
 
-class Runners:
+class SessionRunners:
     """The runners of one session, and the clients whose programs they run in turn."""
 
     def __init__(self, session: Session, nursery: trio.Nursery) -> None:
@@ -382,7 +382,7 @@ class Runner:
     """A runner of a session, which runs one program at a time."""
 
     def __init__(
-        self, runners: Runners, id_: str, channel: socket.socket, nursery: trio.Nursery
+        self, runners: SessionRunners, id_: str, channel: socket.socket, nursery: trio.Nursery
     ) -> None:
         self.id = id_
         self.program: QueuedProgram | None = None

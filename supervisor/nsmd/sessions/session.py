@@ -45,7 +45,7 @@ from nsmd.sessions.agent_session import (
 )
 from nsmd.sessions.execution import Execution
 from nsmd.sessions.execution_queue import ExecutionQueue
-from nsmd.sessions.fresh import Runners
+from nsmd.sessions.fresh import SessionRunners
 from nsmd.sessions.transcripts import TranscriptStore
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ class Session:
         self._idle_timer = IdleTimer(timers, self)
         self.runs = ExecutionQueue(self)
         self._nursery = nursery
-        self._runners: Runners | None = None  # made when programs are to run
+        self._runners: SessionRunners | None = None  # made when programs are to run
         self._over: trio.Event | None = None
         self.requests = Requests(self.post)
         self.network = SessionNetwork(
@@ -174,10 +174,10 @@ class Session:
         return None if self.jail is None else self.jail.project_copy
 
     @property
-    def runners(self) -> Runners:
-        """What runs programs in fresh interpreters."""
+    def runners(self) -> SessionRunners:
+        """The runners of programs in fresh interpreters."""
         if self._runners is None:
-            self._runners = Runners(self, self._nursery)
+            self._runners = SessionRunners(self, self._nursery)
         return self._runners
 
     def end_spares(self) -> None:
