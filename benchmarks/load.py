@@ -13,7 +13,7 @@ from typing import Literal
 
 from bench import pipes
 
-Kind = Literal["exec", "fresh", "kernel", "cold"]
+Kind = Literal["exec", "fresh", "map", "kernel", "cold"]
 PROGRAM = Path(__file__).resolve().parent / "load_client.py"
 
 

@@ -2,6 +2,7 @@
 
 load_client.py exec SOCKET     one statement in a live session of this client's own
 load_client.py fresh SOCKET    one statement in a fresh jail, which is thrown away
+load_client.py map SOCKET      one program in a fresh interpreter of a session
 load_client.py kernel FILE     one statement in the Jupyter kernel of a connection file
 load_client.py cold PYTHON     a cold start of bubblewrap and Python that runs one statement
 
@@ -12,6 +13,7 @@ a line of JSON: how many seconds it took, and milliseconds of each call. It ends
 from __future__ import annotations
 
 import importlib
+import itertools
 import json
 import os
 import sys
@@ -74,7 +76,19 @@ def fresh_calls(socket_path: str) -> Generator[Callable[[], object]]:
         yield lambda: succeed(client.run(CODE, env="python"))
 
 
-def succeed(result: nsm.RunResult) -> None:
+@contextmanager
+def programs(socket_path: str) -> Generator[Callable[[], object]]:
+    """Results of programs in fresh interpreters, as many at once as there are processors."""
+    import nsm  # noqa: PLC0415 - clients of other kinds do without
+
+    with (
+        nsm.Client(socket_path=socket_path, autostart=False) as client,
+        client.map(itertools.repeat(CODE), session=f"load-{os.getpid()}", env="python") as results,
+    ):
+        yield lambda: succeed(next(results))
+
+
+def succeed(result: nsm.RunResult | nsm.FreshResult) -> None:
     """Calls that fail are not counted, they end everything."""
     assert result.exit_code == 0, result
 
@@ -109,6 +123,7 @@ def cold_calls(python: str) -> Generator[Callable[[], object]]:
 KINDS = {
     "exec": session_calls,
     "fresh": fresh_calls,
+    "map": programs,
     "kernel": kernel_calls,
     "cold": cold_calls,
 }

@@ -6,6 +6,7 @@
 - `fresh`: calls that have a jail of their own
 - `trajectories`: many actions in each of many sandboxes
 - `costs`: processor time and page faults of such a call
+- `programs`: programs in fresh interpreters of a session
 - `rules`: what the filter of system calls and the policy add to a fork and to a call
 - `memory`: what one more session takes
 - `forks`: copies of a running session
@@ -40,6 +41,7 @@ PARTS: Mapping[str, str] = {
     "fresh": "parts.fresh",
     "trajectories": "parts.trajectories",
     "costs": "parts.costs",
+    "programs": "parts.programs",
     "rules": "parts.rules",
     "memory": "parts.memory",
     "forks": "parts.forks",
