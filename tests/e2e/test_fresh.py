@@ -75,12 +75,20 @@ def test_large_results_come_in_several_answers(client: Client) -> None:
     assert [len(result.stdout) for result in results] == [250_001] * 40
 
 
-def test_a_program_that_cannot_be_run_costs_no_other(client: Client) -> None:
-    results = results_of(
-        client, "print(1)", "x" * (9 * 2**20), "\ud800", nsm.FreshProgram("1", -1.0), "print(2)"
-    )
-    assert [result.exit_code for result in results] == [0, 125, 125, 125, 0]
-    assert [bool(result.error) for result in results] == [False, True, True, True, False]
+@pytest.mark.parametrize("in_order", [True, False])
+def test_a_program_that_cannot_be_run_costs_no_other(client: Client, in_order: bool) -> None:
+    codes = ["\ud800", "print(1)", "x" * (9 * 2**20), "1", "print(2)", "\ud800"]
+    programs = [nsm.FreshProgram(code, -1.0 if code == "1" else None) for code in codes]
+    results = list(client.map(programs, session="fresh", env="python", in_order=in_order))
+    found = {result.number: (result.exit_code, bool(result.error)) for result in results}
+    assert [found[number] for number in range(6)] == [
+        (125, True),
+        (0, False),
+        (125, True),
+        (125, True),
+        (0, False),
+        (125, True),
+    ]
 
 
 @pytest.mark.parametrize(("env", "code"), [("bash", "echo $((6 * 7)); x=1"), ("node", "6 * 7")])

@@ -118,13 +118,15 @@ class MapMethods(Calls):
                 return None
             try:
                 programs = self._more()
-                if self._waiting:
+                if self._waiting and not programs:
                     break
                 self._sent += len(programs)
                 if self._sent == self._taken:
                     yield from self._close()
                     return None
-                answer = yield from ask(fresh_next(self._handle, programs))
+                # Results of programs that could not be sent do not wait for those that were.
+                wait = not self._waiting
+                answer = yield from ask(fresh_next(self._handle, programs, wait=wait))
             except DisconnectedError as error:
                 self._closed = True
                 raise self._unknown() from error
