@@ -52,7 +52,8 @@ exit codes:
 
 examples:
   nsm map -s grader -e python programs.jsonl > results.jsonl
-  jq -c '{id: .task, code: .solution}' tasks.jsonl | nsm map -s grader -e python -t 5 --in-order -
+  jq -c '{id: .task, code: .solution}' tasks.jsonl |
+    nsm map -s grader -e python -t 5 --in-order -
 """
 
 
