@@ -52,7 +52,10 @@ def test_random_numbers_differ(client: Client) -> None:
 
 
 def test_results_come_as_programs_end_or_in_order(client: Client) -> None:
-    programs = ["import time; time.sleep(0.5); print('slow')", "print('quick')"]
+    waits = (
+        "import os, time\nwhile not os.path.exists('../../go'): time.sleep(0.1)\ntime.sleep(0.5)"
+    )
+    programs = [f"{waits}; os.unlink('../../go')", "open('../../go', 'w')"]
     for in_order, expected in ((False, [1, 0]), (True, [0, 1])):
         results = client.map(programs, session="fresh", env="python", at_once=2, in_order=in_order)
         assert [result.number for result in results] == expected

@@ -250,6 +250,22 @@ def test_missing_programs_are_named_at_launch(
     world.host(f"{TOOLS}/broken.md").unlink()
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--bridge", "deploy"), "may start programs of the host"),
+        (("--network", "example.org"), "has a network that is a list"),
+        (("--network", "example.org", "--secret", "github"), "has secrets"),
+    ],
+)
+def test_a_box_that_needs_a_supervisor_does_not_begin_without(
+    shared_world: World, options: tuple[str, ...], words: str
+) -> None:
+    done = shared_world.box("echo", "started", options=options)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert words in done.stderr
+
+
 def test_a_list_and_a_check_tell_what_a_box_may_start(served: tuple[World, Supervisor]) -> None:
     world, _ = served
     with world.popen("nsm", "box", "--yes", "--bridge", "restart-db,deploy", "--", "cat") as box:

@@ -70,6 +70,21 @@ def test_the_same_methods_with_the_same_arguments(blocking: type, awaited: type)
 # The current directory as the project, and why it may be none.
 
 
+@pytest.mark.parametrize("home", ["home", "link"])
+@pytest.mark.parametrize(
+    ("directory", "is_project"),
+    [("home/code", True), ("homework", True), ("home", False), ("link", False), (".", False)],
+)
+def test_the_home_directory_and_those_above_are_no_project(
+    tmp_path: Path, directory: str, is_project: bool, home: str
+) -> None:
+    (tmp_path / "home/code").mkdir(parents=True)
+    (tmp_path / "homework").mkdir()
+    (tmp_path / "link").symlink_to("home")
+    found = places.default_project(str(tmp_path / directory), str(tmp_path / home))
+    assert found == (str(tmp_path / directory) if is_project else None)
+
+
 def test_a_name_that_is_not_utf_8_is_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,7 +11,7 @@ import pytest
 import trio
 import trio.testing
 
-from control_bench import Bench, Peer, bench
+from control_bench import MAX_FILE_BYTES, Bench, Peer, bench
 from fakes import CAPABILITIES
 from nsm.wire.errors import (
     BadRequestError,
@@ -147,6 +147,22 @@ async def test_a_file_that_cannot_fit_is_refused_at_once() -> None:
         await open_file(peer, "f", "write", size=100)
         agent.free_bytes = None  # not known
         await open_file(peer, "f", "write", size=101)
+
+
+async def test_a_file_of_unknown_size_is_bounded() -> None:
+    agent = FileAgent()
+    agent.files = {"/workspace/large": bytes(MAX_FILE_BYTES + 1)}
+    async with bench(agent) as it:
+        peer = await client_of(it)
+        with pytest.raises(FileTooLargeError, match="max_file_mb"):
+            await open_file(peer, "large", "read")
+        file = await open_file(peer, "f", "write")
+        for _ in range(MAX_FILE_BYTES // PIECE_BYTES):
+            await peer.call("file_write", file=file, data=bytes(PIECE_BYTES))
+        with pytest.raises(FileTooLargeError, match=str(MAX_FILE_BYTES)):
+            await peer.call("file_write", file=file, data=b"x")
+        await trio.testing.wait_all_tasks_blocked()
+        assert (agent.open, [*agent.files]) == ({}, ["/workspace/large"])
 
 
 async def test_after_an_error_the_transfer_is_over() -> None:

@@ -27,7 +27,7 @@ from nsmd.environments.builds import builder as module
 from nsmd.environments.builds.build_files import BuildFiles, SavedBuild, load_builds
 from nsmd.environments.builds.builder import Builder, open_builder
 from nsmd.environments.builds.building import Building
-from nsmd.environments.catalog import Catalog
+from nsmd.environments.catalog import Catalog, EnvironmentSource, Rank
 from nsmd.environments.nix.program import NixFinder
 from nsmd.host.paths import trusted_owners
 from nsmd.model.packages import (
@@ -627,3 +627,5 @@ def test_passwords_are_not_shown() -> None:
     )
     assert shown_reference("git+ssh://git@example.org/a@b") == "git+ssh://...@example.org/a@b"
     assert shown_reference("path:/home/me@work/x#y") == "path:/home/me@work/x#y"
+    source = EnvironmentSource(rank=Rank.CLIENT_BUILT, of="git+https://me:secret@example.org/x#y")
+    assert "secret" not in str(source.only_for), "other clients read it"
