@@ -294,8 +294,9 @@ def test_nsm_map_answers_for_each_line(shared: Supervisor) -> None:
     assert done.returncode == 1
     log = shared.run("nsm", "logs", "lines").stdout
     assert "3 programs in fresh interpreters: 2 failed" in log
-    audit = shared.run("nsm", "audit", "--json").stdout
-    assert sum('"event": "fresh"' in line for line in audit.splitlines()) >= 3
+    deadline = time.monotonic() + 10  # lines of the audit wait for others
+    while shared.run("nsm", "audit", "--json").stdout.count('"event": "fresh"') < 3:
+        assert time.monotonic() < deadline
 
 
 def test_nsm_run_fresh_leaves_the_session_as_it_was(shared: Supervisor) -> None:
@@ -303,7 +304,26 @@ def test_nsm_run_fresh_leaves_the_session_as_it_was(shared: Supervisor) -> None:
     fresh = shared.run("nsm", "run", "-s", "one", "--fresh", "print('x' in globals()); 6 * 7; ")
     assert fresh.stdout == "False\n"
     assert shared.run("nsm", "run", "-s", "one", "print(x)").stdout == "1\n"
+    kill = "import os; os.kill(os.getpid(), 9)"
+    killed = shared.run("nsm", "run", "-s", "one", "--fresh", kill)
+    assert (killed.returncode, killed.stderr) == (137, "")
+    again = shared.run("nsm", "run", "-s", "one", "--fresh", "--json", "1").stdout
+    assert json.loads(again)["restart_reason"] == ""
     assert shared.run("nsm", "run", "--fresh", "1").returncode == 2
+
+
+@pytest.mark.parametrize("number", ["0", "65", "x"])
+def test_nsm_map_refuses_a_wrong_number_at_once(shared: Supervisor, number: str) -> None:
+    done = shared.run("nsm", "map", "-s", "one", "-n", number, "-")
+    assert done.returncode == 2
+    assert "--at-once" in done.stderr
+
+
+def test_programs_of_a_new_session_need_an_environment(client: Client, shared: Supervisor) -> None:
+    with pytest.raises(BadRequestError, match="nothing says which environment"):
+        client.map(["print(1)"], session="unnamed")
+    assert shared.run("nsm", "run", "-s", "unnamed", "--fresh", "print(1)").returncode == 125
+    assert "unnamed" not in [row.name for row in client.sessions()]
 
 
 def test_ctrl_c_ends_nsm_map_after_the_results_that_came(shared: Supervisor) -> None:

@@ -204,14 +204,16 @@ class SessionForJob:
     replaced: str | None
 
 
-def session_for_job(run_service: RunService, request: RunRequest) -> SessionForJob:
-    """Find or make the session for a program, as for code."""
+def session_for_job(
+    run_service: RunService, request: RunRequest, *, otherwise: str | None = ENVIRONMENT
+) -> SessionForJob:
+    """Find or make the session for a program, as for code; `otherwise` is as of `place`."""
     if request.session is None:
         raise BadRequestError(
             "A job needs a session: it belongs to one, and is found by its name.",
             hint="Name one, or say `new` for a session with a fresh name.",
         )
-    request, live, environment = run_service.place(request, None, otherwise=ENVIRONMENT)
+    request, live, environment = run_service.place(request, None, otherwise=otherwise)
     if live is not None:
         return SessionForJob(session=live, request=request, created=False, replaced=None)
     if request.again:
@@ -321,7 +323,8 @@ class ProgramStart:
 
 def session_for_code_job(run_service: RunService, request: RunRequest) -> SessionForJob:
     """Find or make the session for a job that runs code."""
-    found = session_for_job(run_service, request)
+    otherwise = ENVIRONMENT if request.must_exist else None  # then it makes none
+    found = session_for_job(run_service, request, otherwise=otherwise)
     check_runs_code(found.session.spec.environment)
     return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import sys
@@ -38,7 +39,8 @@ Each line of FILE is a program: its code as a JSON string, or an object with `co
 `line` and `id` say of which, the rest is as with `nsm run --json`. Results come as programs end.
 
 A program that cannot be run has a result with `error`, and costs no other program. Programs are
-read as others end, so FILE may be a pipe. Ctrl-C ends those that run; the rest is not run.
+read as others end, so FILE may be a pipe: but up to 16 for each that runs are read before results
+are printed. Ctrl-C ends those that run; the rest is not run.
 
 Programs of one session share its files, network and limits, and can disturb each other if they want
 to: use a session for each owner of programs.
@@ -57,6 +59,15 @@ examples:
 """
 
 
+def _at_once(text: str) -> int:
+    """A number of programs at the same time."""
+    number = cli.whole_number(text)
+    if not 1 <= number <= MAX_AT_ONCE:
+        message = f"{number} is not from 1 to {MAX_AT_ONCE}"
+        raise argparse.ArgumentTypeError(message)
+    return number
+
+
 @cli.verb(
     "map",
     "Run many programs, each in a fresh interpreter of a session.",
@@ -65,7 +76,9 @@ examples:
     cli.value("-s --session NAME", "the session, which is made if it is not there", required=True),
     cli.value("-e --env ENV", "the environment of a new session"),
     cli.value(
-        "-n --at-once NUMBER", "programs at the same time; as many as processors", cli.whole_number
+        "-n --at-once NUMBER",
+        f"programs at the same time, at most {MAX_AT_ONCE}; as many as processors",
+        _at_once,
     ),
     cli.value("-t --timeout SECONDS", "time limit of programs that have none", cli.seconds),
     cli.flag("--in-order", "print results in the order of the programs"),
@@ -73,9 +86,6 @@ examples:
     failure=cli.EXIT_RUN_FAILED,
 )
 def _map(options: Namespace) -> int:
-    at_once = options.at_once
-    if at_once is not None and not 1 <= at_once <= MAX_AT_ONCE:
-        raise BadRequestError(f"--at-once is {at_once}, not a number from 1 to {MAX_AT_ONCE}")
     given = options.project or (None if options.no_project else DEFAULT)
     with _opened(options.file) as file, Client(project=given) as client:
         lines = _Lines(file)
@@ -85,7 +95,7 @@ def _map(options: Namespace) -> int:
             lines,
             session=options.session,
             env=options.env or "",
-            at_once=at_once,
+            at_once=options.at_once,
             in_order=options.in_order,
             timeout_s=options.timeout,
         )
@@ -164,7 +174,7 @@ def _program(line: bytes) -> tuple[FreshProgram | NsmError, object]:
     told = cast("dict[str, Any]", given)
     id_ = told.get("id")
     if unknown := told.keys() - {"id", "code", "timeout_s", "argv"}:
-        return _broken(f"nobody knows {', '.join(sorted(map(repr, unknown)))}"), id_
+        return _broken(f"it has unknown keys: {', '.join(sorted(map(repr, unknown)))}"), id_
     try:
         program = decode(FreshProgram, {name: told[name] for name in told if name != "id"})
     except DecodeError as error:

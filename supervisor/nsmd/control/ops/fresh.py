@@ -9,6 +9,7 @@ from typing import Any
 
 import trio
 
+from nsm.dataclass import replace
 from nsm.wire.code import Place, RunOptions
 from nsm.wire.errors import (
     BadRequestError,
@@ -59,7 +60,8 @@ async def run_fresh(
     environment = session.spec.environment
     _, clamped_from_s = time_limit(options.timeout_s, environment)
     result = RunOutcome(
-        outcome=outcome,
+        # What ended was the program's own interpreter: nothing of the session's is lost.
+        outcome=replace(outcome, interpreter_restarted=False, restart_reason=""),
         execution_id="",
         env=environment.name,
         session_id=session.id,
