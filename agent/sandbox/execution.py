@@ -102,7 +102,6 @@ class Executor:
         """Have an interpreter up; `adopted` are arguments of its `adopt`, if it runs already."""
         interpreter = self.interpreters[name]
         if isinstance(self._session, RunnerSession):
-            self._session.open()
             self._session.begin(interpreter)
             return
         if adopted:
@@ -202,7 +201,10 @@ class Executor:
                 interpreter.end("lost descriptors that belong to nsm to code")
             if not interpreter.pid:
                 self._trees.note_before_another()
-                interpreter.start()
+                if isinstance(self._session, RunnerSession):
+                    self._session.start(interpreter)
+                else:
+                    interpreter.start()
         except OSError as error:
             self.end_input()
             raise RequestError(f"cannot start {interpreter.program}: {error}") from None

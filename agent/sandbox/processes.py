@@ -350,9 +350,10 @@ class ProcessTrees:
         return [each for each in self.interpreters if each.pid]
 
     def is_alone(self, interpreter: Owner) -> bool:
-        """Return whether all processes are of this interpreter: no other one runs, and no job has
-        run."""
-        return self.live_interpreters() == [interpreter] and not self.had_jobs
+        """Return whether all processes are of this interpreter: no other one runs, nor a runner,
+        and no job has run."""
+        alone = self.live_interpreters() == [interpreter] and not self.had_jobs
+        return alone and not self.runners
 
     def note_before_another(self) -> None:
         """Note whose the orphans are, before a second interpreter or the first job starts: until
@@ -446,6 +447,7 @@ class ProcessTrees:
 
     def kill_strangers(self) -> None:
         """Kill children that are nobody's, and those that come of this, as `kill` does."""
+        self.find_helpers()
         owned = {*self.helpers, *self.orphans, *(each.pid for each in self.owners())}
         killed: set[int] = set()
         deadline = time.monotonic() + END_S

@@ -62,46 +62,51 @@ class ForkedRunner(BaseException):
 class RunnerSession(SharedSession):
     """Values of a runner: those of its session, with a directory for each program."""
 
-    def __init__(self, session: SharedSession, number: int) -> None:
+    def __init__(self, session: SharedSession) -> None:
         limits = Limits()
         limits.__dict__.update(session.limits.__dict__, undo=0)
         super().__init__(session.file, session.workspace, limits)
         self.has_forks, self.is_fork = session.has_forks, session.is_fork
         self._top = os.path.join(session.workspace, FRESH_DIRECTORY)
-        self._top_fd = -1
-        self._number = number
-        self._programs = 0
+        self.top_fd = -1
+        self._name = ""
 
     def open(self) -> None:
-        """Begin, in the process that is to serve. Raise OSError if it has no place for programs."""
+        """Find the place for programs. Raise OSError if there is none."""
         make_directory(self._top)
-        self._top_fd = os.open(self._top, OPEN_DIRECTORY)
+        self.top_fd = os.open(self._top, OPEN_DIRECTORY)
 
     def new_capture(self, stream: str) -> Capture:
         """Keep no file of output that does not fit the reply: it would go with the program."""
         return Capture(stream, None, self.limits)
 
     def _enter_next(self) -> None:
-        """Make a directory for the next program."""
-        self._programs += 1
-        name = f"{self._number}-{self._programs}"
-        os.mkdir(name, dir_fd=self._top_fd)
-        self.workspace = os.path.join(self._top, name)
+        """Make a directory for the next program, unless there is one."""
+        if not self._name:
+            name = os.urandom(8).hex()  # no program has made one in its place
+            os.mkdir(name, dir_fd=self.top_fd)
+            self._name, self.workspace = name, os.path.join(self._top, name)
 
     def _leave(self) -> None:
         """Remove the directory of the program that has ended."""
-        name = os.path.basename(self.workspace)
+        name, self._name = self._name, ""
+        if not name:
+            return
         try:
-            os.rmdir(name, dir_fd=self._top_fd)
+            os.rmdir(name, dir_fd=self.top_fd)
         except OSError:
             with contextlib.suppress(OSError):
-                remove(self._top_fd, os.fsencode(name))
+                remove(self.top_fd, os.fsencode(name))
+
+    def start(self, interpreter: Interpreter) -> None:
+        """Start an interpreter for a program. Raise OSError if that fails."""
+        self._enter_next()
+        interpreter.start()
 
     def begin(self, interpreter: Interpreter) -> None:
         """Have an interpreter ready for a program."""
         with contextlib.suppress(OSError):  # the program is told why it cannot start
-            self._enter_next()
-            interpreter.start()
+            self.start(interpreter)
 
     def renew(self, interpreter: Interpreter) -> None:
         """End a program with all that it started, and have an interpreter ready for the next."""
@@ -120,16 +125,17 @@ class Runners:
         self._trees = trees
         self._interpreters = interpreters
         self._ids: dict[str | int, int] = {}
-        self._count = 0
-        trees.exit_handlers.append(lambda pid, _status, _usage: self._on_exit(pid))
+        trees.exit_handlers.append(lambda pid, status, _usage: self._on_exit(pid, status))
 
-    def _on_exit(self, pid: int) -> None:
-        """Handle the end of a child, if it is a runner: what its program has left is ours now."""
+    def _on_exit(self, pid: int, status: int) -> None:
+        """Handle the end of a child, if it is a runner: what its program has left is ours now.
+        One that ends by itself leaves nothing."""
         if pid not in self._ids.values():
             return
         self._ids = {name: each for name, each in self._ids.items() if each != pid}
         # While code runs or a job has run, nothing tells theirs from these: they live on as theirs.
-        if not self._trees.had_jobs and not any(each.runs for each in self._interpreters.values()):
+        busy = self._trees.had_jobs or any(each.runs for each in self._interpreters.values())
+        if status and not busy:
             self._trees.kill_strangers()
 
     def end(self, message: Mapping[str, Any]) -> None:
@@ -143,27 +149,28 @@ class Runners:
         interpreter = self._interpreters.named(message.get("interpreter"))
         if len(self._ids) >= MAX_RUNNERS:
             raise RequestError(f"{MAX_RUNNERS} runners are the most that a session can have")
-        self._count += 1
         # Orphans that are there now are not of a program.
         self._trees.note_before_another()
-        session = RunnerSession(self._session, self._count)
-        try:
-            ours, theirs = [end.detach() for end in _socket.socketpair()]
-        except OSError as error:
-            raise RequestError(f"cannot start a runner: {error.strerror}") from None
+        session = RunnerSession(self._session)
         parent = os.getpid()
+        opened: list[int] = []
         try:
+            session.open()
+            opened.append(session.top_fd)
+            opened.extend(end.detach() for end in _socket.socketpair())
             pid = os.fork()
         except OSError as error:
-            os.close(ours)
-            os.close(theirs)
-            raise RequestError(f"cannot start a runner: {error.strerror}") from None
+            for fd in opened:
+                os.close(fd)
+            raise RequestError(f"cannot start a runner: {error}") from None
+        _, ours, theirs = opened
         if pid == 0:
             channel_fd = dup_high(theirs)
             kept = [fd for each in self._interpreters.values() for fd in each.template_fds()]
-            become_helper({0, 1, 2, channel_fd, *kept}, parent)
+            become_helper({0, 1, 2, channel_fd, session.top_fd, *kept}, parent)
             raise ForkedRunner(channel_fd, session, interpreter.name)
         os.close(theirs)
+        os.close(session.top_fd)
         self._ids[message["id"]] = pid
         self._trees.helpers.add(pid)
         self._trees.runners.add(pid)

@@ -183,6 +183,41 @@ def test_a_killed_runner_fails_its_program_which_is_not_run_again(client: Client
     assert results_of(client, "print(open('/workspace/ran').read())")[0].stdout == "x\n"
 
 
+def test_what_the_session_has_started_outlives_a_runner(client: Client) -> None:
+    client.run("1", env="python", session="fresh")
+    results_of(client, "1", at_once=1)
+    daemon = """
+import os, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        os.dup2(os.open('/dev/null', os.O_RDWR), 1)
+        open('/workspace/pid', 'w').write(str(os.getpid()))
+        time.sleep(1000)
+    os._exit(0)
+while not (os.path.exists('/workspace/pid') and os.path.getsize('/workspace/pid')):
+    time.sleep(0.01)
+"""
+    client.run(daemon, env="python", session="fresh")
+    results_of(client, ATTACKS["kills its runner"], at_once=1)
+    results_of(client, "1", at_once=1)  # by now the agent has seen the end of that runner
+    look = "import os; os.kill(int(open('/workspace/pid').read()), 0); print('lives')"
+    assert client.run(look, env="python", session="fresh").stdout == "lives\n"
+
+
+@pytest.mark.parametrize(
+    "taken",
+    ["open('.fresh', 'w')", "import os; os.symlink('/tmp', '.fresh')"],
+    ids=["file", "link"],
+)
+def test_without_a_place_for_programs_none_runs(client: Client, taken: str) -> None:
+    client.run(taken, env="python", session="fresh")
+    for result in results_of(client, *["print(1)"] * 3, at_once=2):
+        assert (result.exit_code, result.stdout, ".fresh" in result.error) == (125, "", True)
+    client.run("import os; os.unlink('.fresh')", env="python", session="fresh")
+    assert results_of(client, "print(1)")[0].stdout == "1\n"
+
+
 def test_a_stopped_runner_is_killed(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     stop = "import os, signal; os.kill(os.getppid(), signal.SIGSTOP)"
     (result,) = results_of(client, nsm.FreshProgram(stop, timeout_s=0.2), at_once=1)
