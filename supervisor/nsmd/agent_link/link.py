@@ -43,6 +43,11 @@ from sandbox.framing import (
 PROTOCOL = 1
 CHUNK_BYTES = 64 * 1024
 
+NOWAIT = socket.MSG_DONTWAIT
+"""For each call, since a jail may have the channel's file description, too, as of one that came out
+of it: whether calls wait is a property of that, which any holder may change.
+"""
+
 MAX_BACKLOG_BYTES = 32 * 1024 * 1024
 """Largest backlog for an agent. An agent reads at once unless it was stopped or taken over; the
 largest piece of code takes 16 MiB.
@@ -233,7 +238,7 @@ class AgentLink:
             self._backlog += data
             return
         try:
-            sent = self._channel.send(data)
+            sent = self._channel.send(data, NOWAIT)
         except BlockingIOError:
             sent = 0
         except OSError:
@@ -292,7 +297,7 @@ class AgentLink:
         try:
             # recv(2) drops descriptors.
             awaits = bool(self._awaiting)
-            data = self._receive_descriptor() if awaits else self._channel.recv(CHUNK_BYTES)
+            data = self._receive_descriptor() if awaits else self._channel.recv(CHUNK_BYTES, NOWAIT)
         except BlockingIOError:
             return b""
         except OSError:
@@ -305,7 +310,7 @@ class AgentLink:
     def has_ended(self) -> bool:
         """True if the agent is gone, although nobody has read that yet."""
         try:
-            return not self._channel.recv(1, socket.MSG_PEEK)
+            return not self._channel.recv(1, socket.MSG_PEEK | NOWAIT)
         except BlockingIOError:
             return False
         except OSError:
@@ -344,7 +349,7 @@ class AgentLink:
         """Read, and keep the descriptor that comes with the data."""
         # One may come; room for more would let the agent fill our table.
         data, parts, _, _ = self._channel.recvmsg(
-            CHUNK_BYTES, ROOM_FOR_ONE, socket.MSG_CMSG_CLOEXEC
+            CHUNK_BYTES, ROOM_FOR_ONE, socket.MSG_CMSG_CLOEXEC | NOWAIT
         )
         self._arrived.extend(map(Descriptor, descriptors_in(parts)))
         if len(self._arrived) > len(self._awaiting):
@@ -364,7 +369,7 @@ class AgentLink:
         while backlog and self._backlog is backlog:
             try:
                 await trio.lowlevel.wait_writable(self._channel)
-                del backlog[: self._channel.send(backlog)]
+                del backlog[: self._channel.send(backlog, NOWAIT)]
             except BlockingIOError:
                 continue
             except (trio.ClosedResourceError, OSError):
