@@ -58,6 +58,9 @@ GATHER_S = 0.02
 SPARE_S = 60.0
 """How long a runner waits for the next program before it is ended."""
 
+START_S = 30.0
+"""Time for a runner to start, which takes milliseconds: code in the session may have stopped it."""
+
 MARGIN_S = 10.0
 """Time for a result beside the program's limit and grace."""
 
@@ -121,7 +124,7 @@ class ClientPrograms:
         self.count = self.pending = self.running = 0
         self.unread_bytes = 0
         self._failed = self._not_run = 0
-        self._is_over = False
+        self._is_over = self._is_noted = False
         self._started_at, self._started_s = time.time(), trio.current_time()
         self._results: list[FreshOutcome] = []
         self._news = trio.Event()
@@ -178,7 +181,10 @@ class ClientPrograms:
                 await self._wait_for(enough)
 
     async def _wait_for(self, count: int) -> None:
-        self._wanted, self._news = count, trio.Event()
+        # One event for all who wait: a client may ask twice, or close while it waits.
+        if self._news.is_set():
+            self._wanted, self._news = count, trio.Event()
+        self._wanted = min(self._wanted, count)
         await self._news.wait()
 
     def take(self) -> list[FreshOutcome]:
@@ -220,7 +226,8 @@ class ClientPrograms:
 
     def _note_end(self) -> None:
         """Record what came after the last answer, once all programs have ended."""
-        if self._is_over and not self.pending and self.count:
+        if self._is_over and not self.pending and self.count and not self._is_noted:
+            self._is_noted = True
             self._record(self._results)
             self._results = []
             self.session.transcript.programs_ended(
@@ -330,12 +337,16 @@ class SessionRunners:
         try:
             question.result()
             descriptor = None if link is None else link.claim_descriptor(question.id)
-            channel = _channel(descriptor)
-        except (NsmError, NoAnswerError, AgentProtocolError) as error:
-            if not self._runners and not self._starting:
-                self._fail_waiting(str(error) or "The session has ended.")
+            runner = Runner(self, question.id, _channel(descriptor), self._nursery)
+        except (NsmError, NoAnswerError, AgentProtocolError, OSError) as error:
+            self._start_failed(str(error) or "The session has ended.")
             return
-        self._runners.append(Runner(self, question.id, channel, self._nursery))
+        self._runners.append(runner)
+
+    def _start_failed(self, why: str) -> None:
+        """A runner could not start. If there is no other, the next one would not start either."""
+        if not self._runners and not self._starting:
+            self._fail_waiting(why)
 
     def kill(self, runner: Runner) -> None:
         """Have the agent kill a runner, which may be stopped."""
@@ -359,12 +370,16 @@ class SessionRunners:
         for runner in [each for each in self._runners if each.program is None]:
             runner.close("It was not needed.")
 
-    def forget(self, runner: Runner) -> None:
+    def forget(self, runner: Runner, why: str) -> None:
         """A runner has ended."""
         if runner in self._runners:
             self._runners.remove(runner)
-            if self.session.live:
+            if not self.session.live:
+                return
+            if runner.is_ready:
                 self.go_on()
+            else:
+                self._start_failed(why)
 
     def close(self) -> None:
         """End all runners: the session ends."""
@@ -379,7 +394,12 @@ class SessionRunners:
 
 
 class Runner:
-    """A runner of a session, which runs one program at a time."""
+    """A runner of a session, which runs one program at a time.
+
+    Attributes:
+        program: the one that it runs.
+        is_ready: it has started.
+    """
 
     def __init__(
         self, runners: SessionRunners, id_: str, channel: socket.socket, nursery: trio.Nursery
@@ -389,18 +409,19 @@ class Runner:
         self._runners = runners
         self._channel = channel
         self._link = AgentLink(channel, nursery)
-        self._is_ready = self._closed = False
+        self.is_ready = self._closed = self._is_interrupted = False
         session = runners.session
         self._grace_s = session.limits.grace_s
         self._timer = Timer(session.timers, self._late)
         self._number = 0
         self._poller = poller()
         self._poller.watch(channel.fileno(), self._readable)
+        self._timer.arm(START_S)
 
     @property
     def is_free(self) -> bool:
         """True if it can run a program."""
-        return self._is_ready and self.program is None and not self._closed
+        return self.is_ready and self.program is None and not self._closed
 
     def run_next(self) -> bool:
         """Run the next program; the runner must be free. Return whether there is one."""
@@ -412,7 +433,7 @@ class Runner:
         return True
 
     def _run(self, program: QueuedProgram) -> None:
-        self.program = program
+        self.program, self._is_interrupted = program, False
         code, timeout_s, argv = program.program
         self._number += 1
         frame: dict[str, Any] = {
@@ -433,6 +454,9 @@ class Runner:
     def interrupt(self) -> None:
         """Interrupt the program that runs."""
         self._post({"type": "interrupt", "id": str(self._number)})
+        if not (self._closed or self._is_interrupted):
+            self._is_interrupted = True
+            self._timer.arm(self._grace_s + MARGIN_S)
 
     def _post(self, frame: dict[str, Any]) -> None:
         try:
@@ -444,8 +468,8 @@ class Runner:
         try:
             self._link.read()
             while not self._closed and (frame := self._link.next_frame()) is not None:
-                if isinstance(frame, ReadyFrame) and not self._is_ready:
-                    self._is_ready = True
+                if isinstance(frame, ReadyFrame) and not self.is_ready:
+                    self.is_ready = True
                     self.run_next()
                 elif isinstance(frame, ResultFrame) and frame.id == str(self._number):
                     self._finish(without_bytes(frame.outcome))
@@ -463,7 +487,10 @@ class Runner:
         self.run_next()
 
     def _late(self) -> None:
-        if self.program is None:
+        if not self.is_ready:
+            self._runners.kill(self)
+            self.close("Its runner did not start in time.")
+        elif self.program is None:
             self.close("It was not needed.")
         else:
             self._runners.kill(self)
@@ -482,7 +509,7 @@ class Runner:
         if program is not None:
             program.client.running -= 1
             program.fail(KILLED, why)
-        self._runners.forget(self)
+        self._runners.forget(self, why)
 
 
 def _channel(descriptor: int | None) -> socket.socket:
