@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -92,6 +93,25 @@ def test_a_program_that_cannot_be_run_costs_no_other(client: Client, in_order: b
         (0, False),
         (125, True),
     ]
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        nsm.FreshProgram("1", math.inf),
+        nsm.FreshProgram("1", math.nan),
+        nsm.FreshProgram("1", argv=("x" * 2**24,)),
+        nsm.FreshProgram("1", argv=("x",) * 250_000),
+        "x" * (2**24 - 2**17),
+    ],
+    ids=["no limit", "no number", "a long argument", "many arguments", "much code"],
+)
+def test_what_no_frame_can_hold_costs_no_other_program(
+    client: Client, program: str | nsm.FreshProgram
+) -> None:
+    results = results_of(client, "print(1)" + "#" * 900_000, program, "print(2)")
+    assert [result.exit_code for result in results] == [0, 125, 0]
+    assert results[1].error
 
 
 @pytest.mark.parametrize(("env", "code"), [("bash", "echo $((6 * 7)); x=1"), ("node", "6 * 7")])

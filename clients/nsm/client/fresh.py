@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 from contextlib import suppress
+from math import isfinite
 from typing import TYPE_CHECKING, TypedDict
 
 from nsm.client import places
 from nsm.client.places import DEFAULT
 from nsm.client.steps import AsyncPart, BlockingPart, Calls, ask
 from nsm.wire.code import RunOptions
-from nsm.wire.errors import DisconnectedError, FateUnknownError, NsmError
+from nsm.wire.errors import BadRequestError, DisconnectedError, FateUnknownError, NsmError
 from nsm.wire.fresh import (
     MAX_PROGRAMS,
     FreshProgram,
@@ -35,8 +36,11 @@ AHEAD = 16
 NOT_RUN = 125
 """Exit code of a program that was not run, as of `nsm run`."""
 
-MAX_SENT_CHARS = 1024 * 1024
-"""Characters of the programs of one request, after which it takes no further one."""
+MAX_SENT_BYTES = 1024 * 1024
+"""Bytes of the programs of one request, after which it takes no further one."""
+
+MAX_PROGRAM_BYTES = 8 * 1024 * 1024
+"""Bytes of a program, the supervisor's limit for code: with others it fits into a frame."""
 
 
 class MapSettings(TypedDict, total=False):
@@ -85,8 +89,8 @@ class MapMethods(Calls):
         """Read further programs that can be sent, and keep results of those that cannot."""
         chosen: list[FreshProgram] = []
         room = min(AHEAD * self.at_once - (self._sent - self._taken), MAX_PROGRAMS)
-        chars = 0
-        while not self._exhausted and len(chosen) < room and chars <= MAX_SENT_CHARS:
+        size = 0
+        while not self._exhausted and len(chosen) < room and size <= MAX_SENT_BYTES:
             try:
                 given = next(self._programs)
             except StopIteration:
@@ -101,7 +105,7 @@ class MapMethods(Calls):
                 continue
             self._numbers[self._sent + len(chosen)] = number
             chosen.append(program)
-            chars += len(program.code)
+            size += _size(program)
         return tuple(chosen)
 
     def _checked(self, given: str | FreshProgram | NsmError) -> FreshProgram:
@@ -109,7 +113,15 @@ class MapMethods(Calls):
             raise given
         program = given if isinstance(given, FreshProgram) else FreshProgram(given)
         limit = self._timeout_s if program.timeout_s is None else program.timeout_s
-        return FreshProgram(places.checked_code(program.code), limit, tuple(program.argv))
+        if limit is not None and not isfinite(limit):
+            raise BadRequestError(f"timeout must be a number of seconds above 0, not {limit}.")
+        checked = FreshProgram(places.checked_code(program.code), limit, tuple(program.argv))
+        if (size := _size(checked)) > MAX_PROGRAM_BYTES:
+            raise BadRequestError(
+                f"the program has {size:,} bytes with its arguments; "
+                f"the limit is {MAX_PROGRAM_BYTES:,}"
+            )
+        return checked
 
     def _next(self) -> Steps[FreshResult | None]:
         """Wait for the next result; None when there are no more."""
@@ -161,6 +173,12 @@ class MapMethods(Calls):
             self._closed = True
             with suppress(NsmError):  # the session or the connection may be gone
                 yield from ask(fresh_close(self._handle))
+
+
+def _size(program: FreshProgram) -> int:
+    """Count the bytes of a program; an argument has 40 more, since a frame has few items, too."""
+    arguments = (len(word.encode(errors="surrogatepass")) + 40 for word in program.argv)
+    return len(program.code.encode()) + sum(arguments)
 
 
 class FreshMap(MapMethods, BlockingPart):
