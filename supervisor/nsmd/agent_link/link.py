@@ -44,8 +44,8 @@ PROTOCOL = 1
 CHUNK_BYTES = 64 * 1024
 
 NOWAIT = socket.MSG_DONTWAIT
-"""For each call, since a jail may have the channel's file description, too, as of one that came out
-of it: whether calls wait is a property of that, which any holder may change.
+"""Flag of each call. A jail may have the channel's file description, too, as of a channel that came
+out of it; and whether calls wait is a property of that, which any holder may change.
 """
 
 MAX_BACKLOG_BYTES = 32 * 1024 * 1024

@@ -59,7 +59,7 @@ def with_runners(serve: Callable[[FakeAgent], Awaitable[None]]) -> Behaviour:
 
 
 async def say_nothing(runner: FakeAgent) -> None:
-    """As one that code has stopped."""
+    """Be as a runner that code has stopped."""
     while True:
         await runner.receive()
 
@@ -71,7 +71,7 @@ async def run_for_ever(runner: FakeAgent) -> None:
 
 
 async def end_at_once(runner: FakeAgent) -> None:
-    """As one that has no memory to start."""
+    """Be as a runner that has no memory to start."""
     await trio.lowlevel.checkpoint()
 
 
