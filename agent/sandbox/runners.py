@@ -166,8 +166,7 @@ class Runners:
         _, ours, theirs = opened
         if pid == 0:
             channel_fd = dup_high(theirs)
-            kept = [fd for each in self._interpreters.values() for fd in each.template_fds()]
-            become_helper({0, 1, 2, channel_fd, session.top_fd, *kept}, parent)
+            become_helper({0, 1, 2, channel_fd, session.top_fd}, parent)
             raise ForkedRunner(channel_fd, session, interpreter.name)
         os.close(theirs)
         os.close(session.top_fd)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import tempfile
 from collections.abc import AsyncGenerator, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from nsmd.agent_link.frames import ErrorFrame, ResultFrame
+from nsmd.agent_link.frames import ErrorFrame, ResultFrame, RunnerFrame
 from nsmd.agent_link.link import AgentLink
 from nsmd.environments.host_presets import find_environments
 from nsmd.jail import BwrapLauncher, Jail, Launcher, find_bwrap
@@ -103,7 +104,12 @@ class LiveSession:
         self._executions = 0
 
     async def run(
-        self, code: str, interpreter: Interpreter | None = None, *, undo: int = 0
+        self,
+        code: str,
+        interpreter: Interpreter | None = None,
+        *,
+        undo: int = 0,
+        timeout_s: float = ANSWER_TIMEOUT_S / 2,
     ) -> Outcome:
         """Run code to its end, or undo so many calls."""
         self._executions += 1
@@ -112,7 +118,7 @@ class LiveSession:
             "id": str(self._executions),
             "interpreter": interpreter or self._interpreter,
             "code": code,
-            "timeout_s": ANSWER_TIMEOUT_S / 2,
+            "timeout_s": timeout_s,
             "grace_s": 2.0,
             **({"undo": undo} if undo else {}),
         }
@@ -123,6 +129,22 @@ class LiveSession:
                 if isinstance(frame, ResultFrame) and frame.id == request["id"]:
                     return frame.outcome
                 assert not isinstance(frame, ErrorFrame), frame
+
+    @asynccontextmanager
+    async def runner(self) -> AsyncGenerator[LiveSession, None]:
+        """Start a runner, which gives each piece of code a fresh interpreter."""
+        self._link.post({"type": "runner", "id": "runner", "interpreter": self._interpreter})
+        with trio.fail_after(ANSWER_TIMEOUT_S):
+            while not isinstance(frame := await self._link.receive(), RunnerFrame):
+                assert not isinstance(frame, ErrorFrame), frame
+        descriptor = self._link.claim_descriptor("runner")
+        assert descriptor is not None
+        with socket.socket(fileno=descriptor) as channel:
+            channel.setblocking(False)
+            async with trio.open_nursery() as nursery:
+                link = AgentLink(channel, nursery)
+                yield LiveSession(self.jail, link, self._interpreter)
+                link.close()
 
 
 @asynccontextmanager

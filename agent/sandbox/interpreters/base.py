@@ -203,10 +203,6 @@ class Interpreter:
         """Descriptors besides the control socket that the new process needs."""
         return ()
 
-    def template_fds(self) -> tuple[int, ...]:
-        """Descriptors by which new processes are made: a fork of the agent needs them, too."""
-        return ()
-
     def begin(self) -> None:
         """Begin to talk to the new process, in the agent."""
 
@@ -297,7 +293,8 @@ class Interpreter:
         self.begin()
 
     def start_like(self, other: Interpreter) -> None:
-        """Start from now on as another one of its kind does."""
+        """Have the set-up of another one of its kind from now on. An image's workers are left out:
+        they are children of PID 1, whichever agent asks for them."""
         self.setup = [copy(step) for step in other.setup]
 
     def needed(self, steps: list[Step]) -> list[Step]:

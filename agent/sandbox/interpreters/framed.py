@@ -57,10 +57,6 @@ class ImageWorkers:
         self._group = group
         self._variables = variables
 
-    def fds(self) -> tuple[int, ...]:
-        """Descriptors that it asks with."""
-        return tuple(fd for fd in (self._requests, self._group) if fd >= 0)
-
     def changed_variables(self) -> Mapping[str, str]:
         """Variables of the session that the new worker does not have."""
         known = self._variables
@@ -204,9 +200,6 @@ class PythonInterpreter(FramedInterpreter):
     def kept_fds(self) -> tuple[int, ...]:
         return (self._page_fd,)
 
-    def template_fds(self) -> tuple[int, ...]:
-        return () if self.workers is None else self.workers.fds()
-
     def start(self) -> None:
         self._page_fd = SharedPage.make_file()
         try:
@@ -214,11 +207,6 @@ class PythonInterpreter(FramedInterpreter):
             super().start()
         finally:
             os.close(self._page_fd)
-
-    def start_like(self, other: Interpreter) -> None:
-        super().start_like(other)
-        if isinstance(other, PythonInterpreter):
-            self.workers = other.workers
 
     def spawn(self, control_fd: int, pipes: Mapping[str, OutputPipe]) -> int:
         workers = self.workers
