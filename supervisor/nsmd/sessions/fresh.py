@@ -521,7 +521,7 @@ def _channel(descriptor: int | None) -> socket.socket:
     try:
         if stat.S_ISSOCK(os.fstat(descriptor).st_mode):
             channel = socket.socket(fileno=descriptor)
-            if channel.family == socket.AF_UNIX and channel.type & socket.SOCK_STREAM:
+            if channel.family == socket.AF_UNIX and channel.type == socket.SOCK_STREAM:
                 channel.setblocking(False)
                 return channel
             channel.detach()

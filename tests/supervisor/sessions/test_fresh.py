@@ -90,6 +90,25 @@ async def test_programs_fail_when_no_runner_starts() -> None:
             assert all("runner" in result.error for result in run.take())
 
 
+async def test_a_channel_of_another_kind_is_refused() -> None:
+    ours, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
+
+    async def behave(agent: FakeAgent, _: FakeJail) -> None:
+        await agent.be_ready(["sequence", "runners"])
+        with suppress(EOFError):
+            while True:
+                frame = await agent.receive()
+                if frame["type"] == "runner":
+                    await agent.send({"type": "runner", "id": frame["id"]}, ours.fileno())
+
+    with ours, theirs:
+        async with bench(behave) as it:
+            run = programs_of(it, LONG)
+            with trio.fail_after(START_S + 1):
+                await run.ended()
+            assert "no such socket" in run.take()[0].error
+
+
 async def test_what_is_interrupted_ends_also_if_its_runner_is_stopped() -> None:
     began = trio.Event()
 
