@@ -100,7 +100,7 @@ class LiveSession:
     def __init__(self, jail: Jail, link: AgentLink, interpreter: Interpreter) -> None:
         self.jail = jail
         self._link = link
-        self._interpreter = interpreter
+        self._interpreter: Interpreter = interpreter
         self._executions = 0
 
     async def run(
