@@ -27,7 +27,7 @@ from sandbox.limits import Limits
 from sandbox.linux import DEFAULT_ACTION, listen_on_loopback, set_handler
 from sandbox.ports import PortConnector
 from sandbox.processes import ProcessTrees
-from sandbox.runners import Runners
+from sandbox.runners import Runners, RunnerSession
 from sandbox.session import Channel, SharedSession
 from sandbox.transfers import TRANSFER_REQUESTS, Transfers
 
@@ -138,6 +138,8 @@ class Agent:
         if self.session.pid != 1:
             for owner in self._trees.owners():
                 self._trees.kill(owner)
+        if isinstance(self.session, RunnerSession):
+            self.session.leave()
         os._exit(0)
 
     def _on_progress(self) -> None:

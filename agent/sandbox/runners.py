@@ -87,7 +87,7 @@ class RunnerSession(SharedSession):
             os.mkdir(name, dir_fd=self.top_fd)
             self._name, self.workspace = name, os.path.join(self._top, name)
 
-    def _leave(self) -> None:
+    def leave(self) -> None:
         """Remove the directory of the program that has ended."""
         name, self._name = self._name, ""
         if not name:
@@ -111,7 +111,7 @@ class RunnerSession(SharedSession):
     def renew(self, interpreter: Interpreter) -> None:
         """End a program with all that it started, and have an interpreter ready for the next."""
         interpreter.discard("")
-        self._leave()
+        self.leave()
         self.begin(interpreter)
 
 

@@ -324,8 +324,8 @@ def test_the_end_of_the_supervisor_is_told_and_nothing_runs_twice(short_dir: Pat
             with pytest.raises(FateUnknownError, match="Of the 3 that were sent, 1 had ended"):
                 next(found)
             assert list(found) == []
-            ran = client.run("print(open('ran').read())", env="python", session="fresh")
-            assert ran.stdout == "x\n"
+            look = "import os; print(open('ran').read(), os.listdir('.fresh'))"
+            assert client.run(look, env="python", session="fresh").stdout == "x []\n"
 
 
 LINES = """\
