@@ -26,11 +26,12 @@ from sandbox.linux import (
     identity_of,
     prctl,
     shut_abstract_sockets,
+    with_pipes,
 )
 from sandbox.runners import ForkedRunner
 from sandbox.session import SharedSession
 from sandbox.shared_page import SharedPage
-from sandbox.workers.python.worker import PythonWorker, prepare_worker, run_worker
+from sandbox.workers.python.worker import PythonWorker, run_worker
 
 del sys.path[0]  # unbundled
 
@@ -136,7 +137,7 @@ def serve(
     runner = Agent(fork.session, programs)
     runner.inherit(agent)
     # Not in each fork.
-    worker = worker or prepare_worker()
+    worker = worker or with_pipes(PythonWorker)
     gc.freeze()
     serve(runner, fork.channel_fd, fork.channel_fd, prestart=fork.interpreter, worker=worker)
 

@@ -23,6 +23,7 @@ import sys
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))  # unbundled
 
+from sandbox.linux import with_pipes
 from sandbox.template.image_python import enter_own_user_namespace, keep_image_python
 from sandbox.template.kernel import Filter, SetupError
 from sandbox.template.preloading import UnforkableError, collect_fork_hooks, empty_scratch, preload
@@ -109,7 +110,7 @@ def main(arguments: Sequence[str]) -> NoReturn:
         # After the others, so that what each fork uses lies together in memory.
         agent = load_agent(agent_path)
         template = TemplateFacts(agent, system_calls, host_network=host_network)
-        template.worker = agent.prepare_worker(hooks)
+        template.worker = with_pipes(lambda: agent.PythonWorker(hooks))
         server = TemplateServer(control, template)
         server.failed = {name: failures[name] for name in wanted if name in failures}
         server.imported = imported

@@ -15,7 +15,9 @@ from importlib import import_module
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from typing import Any
+    from typing import Any, TypeVar
+
+    T = TypeVar("T")
 
 
 set_handler: Callable[[int, Any], Any] = import_module("_signal").signal
@@ -188,6 +190,21 @@ def go_first_without_memory() -> None:
         return
     finally:
         os.close(fd)
+
+
+def with_pipes(make: Callable[[], T]) -> T:
+    """Call a function while descriptors 1 and 2 are pipes, as they are for an interpreter."""
+    saved = {fd: os.dup(fd) for fd in (1, 2)}
+    pipe = os.pipe()
+    try:
+        for fd in saved:
+            os.dup2(pipe[1], fd)
+        return make()
+    finally:
+        for fd, kept in saved.items():
+            os.dup2(kept, fd)
+        for fd in (*pipe, *saved.values()):
+            os.close(fd)
 
 
 def enter_directory(path: str) -> bool:

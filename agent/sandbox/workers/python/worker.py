@@ -72,21 +72,6 @@ def run_worker(worker: PythonWorker | None, control_fd: int, page: SharedPage) -
         os._exit(1)
 
 
-def prepare_worker(hooks: Sequence[Mapping[str, Callable[[], object]]] = ()) -> PythonWorker:
-    """Make a worker for forks, while descriptors 1 and 2 are pipes, as they will be there."""
-    saved = {fd: os.dup(fd) for fd in (1, 2)}
-    pipe = os.pipe()
-    try:
-        for fd in saved:
-            os.dup2(pipe[1], fd)
-        return PythonWorker(hooks)
-    finally:
-        for fd, copy in saved.items():
-            os.dup2(copy, fd)
-        for fd in (*pipe, *saved.values()):
-            os.close(fd)
-
-
 def _own_files() -> frozenset[str]:
     """Files that the agent's code says it is from: one in a bundle, else many."""
     files = {_own_files.__code__.co_filename}
