@@ -248,18 +248,18 @@ async def test_a_start_that_hangs_is_ended_with_all_its_processes(
 async def test_a_launch_that_is_cancelled_leaves_nothing(
     schema: int, hang: str, folder: Path
 ) -> None:
-    environment = hanging(folder, hang, schema)
+    environment, known = hanging(folder, hang, schema), child_pids()
     async with open_bench(folder) as launcher:
         for _ in range(2):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(launcher.launch, jail_spec(environment))
                 with trio.fail_after(ANSWER_TIMEOUT_S):
-                    while not child_pids():  # the program is looked at in a thread before
+                    while not child_pids(known):  # the program is looked at in a thread before
                         await trio.testing.wait_all_tasks_blocked()
                 await trio.testing.wait_all_tasks_blocked()
-                assert len(child_pids()) == 1
+                assert len(child_pids(known)) == 1
                 nursery.cancel_scope.cancel()
-            assert child_pids() == []
+            assert child_pids(known) == []
             await none_left_of(folder)
 
 

@@ -90,7 +90,7 @@ async def test_a_project_that_is_closed_to_the_jails_user_says_so(python: Enviro
 
 
 async def test_killing_ends_everything(python: Environment) -> None:
-    before = descriptors()
+    before, known = descriptors(), child_pids()
     jail = await launcher().launch(jail_spec(python))
     pidfd = os.dup(jail.pidfd)
     assert alive(pidfd)
@@ -107,13 +107,13 @@ async def test_killing_ends_everything(python: Environment) -> None:
     os.close(pidfd)
     assert jail.stderr_text() == ""
     assert descriptors() == before
-    assert child_pids() == []
+    assert child_pids() == known
 
 
 async def test_a_launch_that_is_cancelled_leaves_nothing(
     python: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = descriptors()
+    before, known = descriptors(), child_pids()
     mute = launcher(b"import os\nos.read(0, 1)\n")
     started, all_started = list[int](), trio.Event()
     spawn = starting.spawn
@@ -131,9 +131,9 @@ async def test_a_launch_that_is_cancelled_leaves_nothing(
             nursery.start_soon(mute.launch, jail_spec(python))
         await all_started.wait()
         await trio.testing.wait_all_tasks_blocked()
-        assert sorted(child_pids()) == sorted(started)
+        assert sorted(child_pids(known)) == sorted(started)
         nursery.cancel_scope.cancel()
-    assert child_pids() == []
+    assert child_pids() == known
     assert descriptors() == before
 
 
@@ -149,11 +149,11 @@ async def test_a_launch_that_is_cancelled_leaves_nothing(
 async def test_an_agent_that_ends_before_it_speaks(
     agent: bytes, said: str, python: Environment
 ) -> None:
-    before = descriptors()
+    before, known = descriptors(), child_pids()
     with pytest.raises(StartFailedError) as error:
         await launcher(agent).launch(jail_spec(python))
     assert said in error.value.message
-    assert child_pids() == []
+    assert child_pids() == known
     assert descriptors() == before
 
 
