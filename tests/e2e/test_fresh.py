@@ -238,6 +238,7 @@ def test_without_a_place_for_programs_none_runs(client: Client, taken: str) -> N
     assert results_of(client, "print(1)")[0].stdout == "1\n"
 
 
+@pytest.mark.slow
 def test_a_stopped_runner_is_killed(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     stop = "import os, signal; os.kill(os.getppid(), signal.SIGSTOP)"
     (result,) = results_of(client, nsm.FreshProgram(stop, timeout_s=0.2), at_once=1)
