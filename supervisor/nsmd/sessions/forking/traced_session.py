@@ -87,8 +87,6 @@ class Descriptors(NamedTuple):
 def worker_of(agent: int, interpreter: str) -> int:
     """Process id of the interpreter of a session."""
     found = [pid for pid in children_of(agent) if not is_dead(pid)]
-    if len(found) > 1:  # runners of programs have the same files and pages, and shut others out
-        found = [pid for pid in found if is_dumpable(pid)]
     if interpreter == "bash":
         found = [pid for pid in found if code_fd_of(pid) >= 0]
     elif len(found) > 1:
@@ -129,15 +127,6 @@ def check_shell(pid: int, first: int) -> None:
         is_intact = False
     if not is_intact:
         raise CannotForkError(f"code has changed descriptors from {first} on, which belong to nsm")
-
-
-def is_dumpable(pid: int) -> bool:
-    """Tell whether others of its user may look into a process (prctl(2), PR_SET_DUMPABLE)."""
-    try:
-        owner = os.stat(f"/proc/{pid}").st_uid
-        return owner == int(status_of(pid)["Uid"].split()[1])
-    except OSError:  # it has ended
-        return False
 
 
 def has_page(pid: int) -> bool:
