@@ -294,6 +294,12 @@ def test_forks_and_undo_are_refused_while_programs_run(client: Client, shared: S
                 other.fork("fresh")
             with pytest.raises(BadRequestError):
                 other.undo("fresh")
+
+
+@pytest.mark.slow
+def test_a_session_is_forked_after_its_programs(client: Client) -> None:
+    client.run("x = 1", env="python", session="fresh")
+    results_of(client, *["print(1)"] * 4, at_once=2)
     client.fork("fresh", "copy")
     assert client.run("print(x)", env="python", session="copy").stdout == "1\n"
 

@@ -308,7 +308,7 @@ class RunService:
                 "Programs run in fresh interpreters of the session.",
                 hint="Wait for them, or interrupt them: `nsm interrupt SESSION`.",
             )
-        original.end_spares()
+        await original.end_spares()
         tenancy = original.tenancy
         assert tenancy is not None, "a session that was asked for belongs to somebody"
         named = self.named

@@ -58,6 +58,9 @@ GATHER_S = 0.02
 SPARE_S = 60.0
 """How long a runner waits for the next program before it is ended."""
 
+SPARE_END_S = 2.0
+"""How long a fork waits for the ends of runners, which take milliseconds."""
+
 START_S = 30.0
 """Time for a runner to start, which takes milliseconds: code in the session may have stopped it."""
 
@@ -365,10 +368,16 @@ class SessionRunners:
                 runner.interrupt()
         return were
 
-    def end_spares(self) -> None:
-        """End the runners that run nothing."""
-        for runner in [each for each in self._runners if each.program is None]:
-            runner.close("It was not needed.")
+    async def end_spares(self) -> None:
+        """End the runners that run nothing, and wait for that: until then they look like
+        interpreters.
+        """
+        spares = [each for each in self._runners if each.program is None]
+        for runner in spares:
+            runner.hang_up()
+        with trio.move_on_after(SPARE_END_S):
+            for runner in spares:
+                await runner.ended.wait()
 
     def forget(self, runner: Runner, why: str) -> None:
         """A runner has ended."""
@@ -399,6 +408,7 @@ class Runner:
     Attributes:
         program: the one that it runs.
         is_ready: it has started.
+        ended: its channel is closed at both ends.
     """
 
     def __init__(
@@ -409,7 +419,8 @@ class Runner:
         self._runners = runners
         self._channel = channel
         self._link = AgentLink(channel, nursery)
-        self.is_ready = self._closed = self._is_interrupted = False
+        self.is_ready = self._closed = self._is_interrupted = self._is_leaving = False
+        self.ended = trio.Event()
         session = runners.session
         self._grace_s = session.limits.grace_s
         self._timer = Timer(session.timers, self._late)
@@ -421,7 +432,7 @@ class Runner:
     @property
     def is_free(self) -> bool:
         """True if it can run a program."""
-        return self.is_ready and self.program is None and not self._closed
+        return self.is_ready and self.program is None and not (self._closed or self._is_leaving)
 
     def run_next(self) -> bool:
         """Run the next program; the runner must be free. Return whether there is one."""
@@ -450,6 +461,12 @@ class Runner:
             frame["argv"] = list(argv)
         self._timer.arm(timeout_s + self._grace_s + MARGIN_S)
         self._post(frame)
+
+    def hang_up(self) -> None:
+        """Have it end, as one that is free does when nothing more can come."""
+        with suppress(OSError):  # it has ended
+            self._channel.shutdown(socket.SHUT_WR)
+        self._is_leaving = True
 
     def interrupt(self) -> None:
         """Interrupt the program that runs."""
@@ -501,6 +518,7 @@ class Runner:
         if self._closed:
             return
         self._closed = True
+        self.ended.set()
         self._timer.close()
         self._poller.forget(self._channel.fileno())
         self._link.close()

@@ -180,10 +180,10 @@ class Session:
             self._runners = SessionRunners(self, self._nursery)
         return self._runners
 
-    def end_spares(self) -> None:
+    async def end_spares(self) -> None:
         """End the processes that are ready to run programs."""
         if self._runners is not None:
-            self._runners.end_spares()
+            await self._runners.end_spares()
 
     @property
     def runs_programs(self) -> bool:

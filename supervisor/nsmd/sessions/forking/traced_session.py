@@ -15,6 +15,7 @@ import resource
 import signal
 import socket
 import stat
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
@@ -59,6 +60,10 @@ class FileToOpen(NamedTuple):
     offset: int
 
 
+LOOKS, LOOK_S = 40, 0.01
+"""Looks for the interpreter of a session, and seconds between them."""
+
+
 class UnnamedFile(NamedTuple):
     """An open file without a name, of which a fork gets a copy.
 
@@ -86,15 +91,22 @@ class Descriptors(NamedTuple):
 
 def worker_of(agent: int, interpreter: str) -> int:
     """Process id of the interpreter of a session."""
+    for _ in range(LOOKS):
+        found = _workers_of(agent, interpreter)
+        if len(found) == 1:
+            return found[0]
+        time.sleep(LOOK_S)  # what has just been killed is not gone yet
+    raise CannotForkError("no interpreter waits for code in it; run something first")
+
+
+def _workers_of(agent: int, interpreter: str) -> list[int]:
     found = [pid for pid in children_of(agent) if not is_dead(pid)]
     if interpreter == "bash":
-        found = [pid for pid in found if code_fd_of(pid) >= 0]
-    elif len(found) > 1:
+        return [pid for pid in found if code_fd_of(pid) >= 0]
+    if len(found) > 1:
         # Beside it there may be checkpoints, which block all signals, and programs.
-        found = [pid for pid in found if has_page(pid) and not _is_frozen(pid)]
-    if len(found) != 1:
-        raise CannotForkError("no interpreter waits for code in it; run something first")
-    return found[0]
+        return [pid for pid in found if has_page(pid) and not _is_frozen(pid)]
+    return found
 
 
 def code_fd_of(pid: int) -> int:
