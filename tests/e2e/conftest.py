@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from e2e_support import Supervisor, detached_supervisor, supervisor
+from e2e_support import Supervisor, detached_supervisor
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -33,7 +33,11 @@ def lasting() -> Generator[Supervisor]:
 @pytest.fixture(scope="session")
 def undoing() -> Generator[Supervisor]:
     """A supervisor that keeps earlier states of sessions; tests end theirs."""
-    with supervisor(config="[session]\nundo = 5\n") as it:
+    config = "[session]\nundo = 5\n"
+    with (
+        tempfile.TemporaryDirectory(prefix="nsm-") as path,
+        detached_supervisor(Path(path), config=config) as it,
+    ):
         yield it
 
 

@@ -81,10 +81,17 @@ class _Detached(Supervisor):
         return self._pid
 
 
+def _configure(directory: Path, config: str) -> None:
+    if config:
+        (directory / "config" / "nsm").mkdir(parents=True)
+        (directory / "config" / "nsm" / "config.toml").write_text(config)
+
+
 @contextmanager
-def detached_supervisor(directory: Path) -> Generator[Supervisor]:
+def detached_supervisor(directory: Path, *, config: str = "") -> Generator[Supervisor]:
     """Start one by a program that ends: other tests see to it that they leave no child."""
     directory.chmod(0o700)
+    _configure(directory, config)
     reader, writer = os.pipe()
     with (directory / "log").open("wb") as log:
         subprocess.run(
@@ -266,9 +273,7 @@ def supervisor(
             yield it
         return
     directory.chmod(0o700)
-    if config:
-        (directory / "config" / "nsm").mkdir(parents=True)
-        (directory / "config" / "nsm" / "config.toml").write_text(config)
+    _configure(directory, config)
     reader, writer = os.pipe()
     with (directory / "log").open("wb") as log:
         process = subprocess.Popen(

@@ -72,9 +72,7 @@ def tree(pid: int) -> Iterator[int]:
 
 
 def child_pids(known: Container[int] = ()) -> list[int]:
-    """Children of this process, zombies included, without those that are known. There may be one
-    before a test: orphans come here while a test collects them (`soak.household`).
-    """
+    """Children of this process, zombies included, without those that are known."""
     pid = os.getpid()
     found = map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
     return [each for each in found if each not in known]
