@@ -103,7 +103,8 @@ def _map(options: Namespace) -> int:
             with runs:
                 for result in runs:
                     failed |= bool(result.error)
-                    print(json.dumps(lines.told(result), ensure_ascii=False), flush=True)
+                    # In ASCII: a terminal never sees its control characters.
+                    print(json.dumps(lines.told(result)), flush=True)
                     progress.show(result)
         except KeyboardInterrupt:
             progress.end()
