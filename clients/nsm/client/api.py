@@ -192,9 +192,10 @@ class ClientMethods(SupervisorMethods, ProjectCalls):
         opened = yield from fresh.open_session(
             self, session, at_once, settings, self.server.inherit
         )
-        return self._choose(fresh.FreshMap, fresh.AsyncFreshMap)(
-            self, opened, programs, settings.get("timeout_s"), in_order=in_order
-        )
+        results = self._choose(fresh.FreshMap, fresh.AsyncFreshMap)(self)
+        either: Any = results
+        either.begin(opened, programs, settings.get("timeout_s"), in_order=in_order)
+        return results
 
     @method
     def run_in(

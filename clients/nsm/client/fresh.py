@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections import deque
 from contextlib import suppress
 from math import isfinite
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING
 
 from nsm.client import places
-from nsm.client.places import DEFAULT
 from nsm.client.steps import AsyncPart, BlockingPart, Calls, ask
 from nsm.wire.code import RunOptions
 from nsm.wire.errors import BadRequestError, DisconnectedError, FateUnknownError, NsmError
 from nsm.wire.fresh import (
     MAX_PROGRAMS,
+    NOT_RUN,
     FreshProgram,
     FreshResult,
     OpenedFresh,
@@ -23,18 +23,16 @@ from nsm.wire.fresh import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
     from typing import Self
 
-    from nsm.client.places import Project, ProjectArgument, ProjectCalls
-    from nsm.client.steps import Async, Blocking, Steps
+    from nsm.client.places import ProjectCalls
+    from nsm.client.steps import Steps
+    from nsm.wire.code import Place
     from nsm.wire.operation import OperationCall
 
 AHEAD = 16
 """Programs that are sent ahead for each that runs: while answers are on their way, others begin."""
-
-NOT_RUN = 125
-"""Exit code of a program that was not run, as of `nsm run`."""
 
 MAX_SENT_BYTES = 1024 * 1024
 """Bytes of the programs of one request, after which it takes no further one."""
@@ -43,17 +41,10 @@ MAX_PROGRAM_BYTES = 8 * 1024 * 1024
 """Bytes of a program, the supervisor's limit for code: with others it fits into a frame."""
 
 
-class MapSettings(TypedDict, total=False):
+class MapSettings(places.PlaceSettings, total=False):
     """Settings of `Client.map`, as there."""
 
-    env: str
     timeout_s: float | None
-    project: ProjectArgument
-    project_mode: str | None
-    mount_point: str | None
-    network: str | None
-    secrets: Sequence[str] | None
-    must_exist: bool
 
 
 class MapMethods(Calls):
@@ -64,7 +55,7 @@ class MapMethods(Calls):
         at_once: number of programs that run at the same time.
     """
 
-    def _begin(
+    def begin(
         self,
         opened: OpenedFresh,
         programs: Iterable[str | FreshProgram | NsmError],
@@ -72,6 +63,7 @@ class MapMethods(Calls):
         *,
         in_order: bool,
     ) -> None:
+        """Begin, with the answer to `fresh_open`; `timeout_s` is for programs that have none."""
         self.session = opened.session
         self.at_once = opened.at_once
         self._handle = opened.handle
@@ -108,10 +100,12 @@ class MapMethods(Calls):
             size += _size(program)
         return tuple(chosen)
 
-    def _checked(self, given: str | FreshProgram | NsmError) -> FreshProgram:
+    def _checked(self, given: object) -> FreshProgram:
         if isinstance(given, NsmError):
             raise given
-        program = given if isinstance(given, FreshProgram) else FreshProgram(given)
+        program = FreshProgram(given) if isinstance(given, str) else given
+        if not isinstance(program, FreshProgram):
+            raise BadRequestError(f"a program is text or an nsm.FreshProgram, not {given!r:.80}")
         limit = self._timeout_s if program.timeout_s is None else program.timeout_s
         if limit is not None and not isfinite(limit):
             raise BadRequestError(f"timeout must be a number of seconds above 0, not {limit}.")
@@ -184,18 +178,6 @@ def _size(program: FreshProgram) -> int:
 class FreshMap(MapMethods, BlockingPart):
     __doc__ = MapMethods.__doc__
 
-    def __init__(
-        self,
-        client: Blocking,
-        opened: OpenedFresh,
-        programs: Iterable[str | FreshProgram | NsmError],
-        timeout_s: float | None,
-        *,
-        in_order: bool,
-    ) -> None:
-        super().__init__(client)
-        self._begin(opened, programs, timeout_s, in_order=in_order)
-
     def __enter__(self) -> Self:
         return self
 
@@ -214,18 +196,6 @@ class FreshMap(MapMethods, BlockingPart):
 
 class AsyncFreshMap(MapMethods, AsyncPart):
     """The same for `nsm.AsyncClient`: an asynchronous iterator."""
-
-    def __init__(
-        self,
-        client: Async,
-        opened: OpenedFresh,
-        programs: Iterable[str | FreshProgram | NsmError],
-        timeout_s: float | None,
-        *,
-        in_order: bool,
-    ) -> None:
-        super().__init__(client)
-        self._begin(opened, programs, timeout_s, in_order=in_order)
 
     async def __aenter__(self) -> Self:
         return self
@@ -252,20 +222,8 @@ def open_session(
 ) -> Steps[OpenedFresh]:
     """Open the session in which programs are to run."""
     places.check_names(settings, MapSettings)
-    mode = settings.get("project_mode")
 
-    def call(project: Project) -> OperationCall[OpenedFresh]:
-        place = places.place_of(
-            project,
-            env=settings.get("env", ""),
-            session=session,
-            mount_point=settings.get("mount_point"),
-            project_mode=mode,
-            network=settings.get("network"),
-            secrets=settings.get("secrets"),
-            must_exist=settings.get("must_exist", False),
-            inherit=inherit,
-        )
+    def call(place: Place) -> OperationCall[OpenedFresh]:
         return fresh_open(place, RunOptions(), at_once=at_once)
 
-    return (yield from calls.in_project(settings.get("project", DEFAULT), mode, call))
+    return (yield from calls.in_session(session, settings, inherit, call))

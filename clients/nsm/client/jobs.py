@@ -7,7 +7,6 @@ import time
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 from nsm.client import places
-from nsm.client.places import DEFAULT
 from nsm.client.steps import Async, AsyncPart, Blocking, BlockingPart, Calls, ask, method
 from nsm.wire import jobs as wire
 from nsm.wire.code import RunOptions
@@ -19,9 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
     from typing import TypeAlias
 
-    from nsm.client.places import Project, ProjectArgument, ProjectCalls
+    from nsm.client.places import ProjectCalls
     from nsm.client.steps import Steps
-    from nsm.wire.code import SessionRef
+    from nsm.wire.code import Place, SessionRef
     from nsm.wire.jobs import JobChunk
     from nsm.wire.operation import OperationCall
 
@@ -46,16 +45,8 @@ class ProgramSettings(TypedDict, total=False):
     wait_s: float
 
 
-class JobSettings(ProgramSettings, total=False):
+class JobSettings(ProgramSettings, places.PlaceSettings, total=False):
     """Settings of a program, and of the session that it is started in."""
-
-    env: str
-    project: ProjectArgument
-    mount_point: str | None
-    project_mode: str | None
-    network: str | None
-    secrets: Sequence[str] | None
-    must_exist: bool
 
 
 class JobResult(NamedTuple):
@@ -311,7 +302,6 @@ def start(
             f"the program must be a list of texts, not {argv!r:.80}",
             hint="For a line of shell, use ['sh', '-c', LINE].",
         )
-    mode = settings.get("project_mode")
     cwd, tty = settings.get("cwd"), settings.get("tty")
     stdin = bool(settings.get("stdin"))
     environ = settings.get("environ") or {}
@@ -327,21 +317,10 @@ def start(
         "wait_s": 0.0 if stdin else settings.get("wait_s", 0.0),
     }
 
-    def call(project: Project) -> OperationCall[StartedJob]:
-        place = places.place_of(
-            project,
-            env=settings.get("env", ""),
-            session=session,
-            mount_point=settings.get("mount_point"),
-            project_mode=mode,
-            network=settings.get("network"),
-            secrets=settings.get("secrets"),
-            must_exist=settings.get("must_exist", False),
-            inherit=inherit,
-        )
+    def call(place: Place) -> OperationCall[StartedJob]:
         return wire.job_start(place, options, **program)
 
-    return (yield from calls.in_project(settings.get("project", DEFAULT), mode, call))
+    return (yield from calls.in_session(session, settings, inherit, call))
 
 
 def _text(value: str, what: str) -> str:

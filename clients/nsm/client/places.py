@@ -163,12 +163,55 @@ class ProjectCalls:
             self._project = NO_PROJECT  # refused before anything ran, and nobody asked for it
         return (yield from asked(NO_PROJECT))
 
+    def in_session(
+        self,
+        session: str,
+        settings: PlaceSettings,
+        inherit: Iterable[str],
+        make: Callable[[Place], OperationCall[T]],
+    ) -> Steps[T]:
+        """Ask for an operation in a session, which may be new.
+
+        Args:
+            inherit: names of variables of this process that the supervisor asked for.
+            make: makes the request for the place.
+        """
+        mode = settings.get("project_mode")
+
+        def call(project: Project) -> OperationCall[T]:
+            place = place_of(
+                project,
+                env=settings.get("env", ""),
+                session=session,
+                mount_point=settings.get("mount_point"),
+                project_mode=mode,
+                network=settings.get("network"),
+                secrets=settings.get("secrets"),
+                must_exist=settings.get("must_exist", False),
+                inherit=inherit,
+            )
+            return make(place)
+
+        return (yield from self.in_project(settings.get("project", DEFAULT), mode, call))
+
 
 PROJECT_SHELL = "project"
 """The environment that is a project's own shell, and may have variables of its clients."""
 
 _FRAME_RESERVE_BYTES = 64 * 1024
 """Room in a frame for everything but the code."""
+
+
+class PlaceSettings(TypedDict, total=False):
+    """Settings of the session in which something is started; `nsm.Client.run` describes them."""
+
+    env: str
+    project: ProjectArgument
+    mount_point: str | None
+    project_mode: str | None
+    network: str | None
+    secrets: Sequence[str] | None
+    must_exist: bool
 
 
 class RunSettings(TypedDict, total=False):

@@ -20,6 +20,9 @@ MAX_AT_ONCE = 64
 MAX_PROGRAMS = 1000
 """Programs in one request."""
 
+NOT_RUN = 125
+"""Exit code of a program that was not run, as of `nsm run`."""
+
 
 class FreshProgram(NamedTuple):
     """A program to run. Times in seconds.
@@ -107,7 +110,9 @@ def fresh_open(
 
 @operation("run")
 def fresh_next(handle: Count, programs: Programs = (), *, wait: bool = True) -> FreshResults:
-    """Run programs. With `wait`, answers when one has ended, or none is pending."""
+    """Run programs. With `wait`, answers when half of those that are pending have ended, or 20 ms
+    after the first of them; at once if none is pending.
+    """
     ...
 
 

@@ -12,13 +12,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 
+from nsm.wire.fresh import NOT_RUN
 from nsmd.agent_link.frames import JobFacts
 from nsmd.audit.journal import Journal, Make, line_of
 from nsmd.model.events import EventKind, SupervisorEvent
 from nsmd.model.settings import AuditSettings
 from nsmd.model.values import ClientIdentity, RunOutcome
 from nsmd.sessions.execution import Execution, word_of
-from nsmd.sessions.fresh import NOT_RUN, ClientPrograms, FreshOutcome
+from nsmd.sessions.fresh import ClientPrograms, FreshOutcome
 from nsmd.sessions.session import Session
 
 MAX_LISTED = 50

@@ -69,6 +69,7 @@ from nsmd.model.values import (
 )
 from nsmd.pool.prewarm import Prewarm
 from nsmd.sessions.execution import Execution, Origin
+from nsmd.sessions.fresh import WHILE_PROGRAMS_RUN
 from nsmd.sessions.session import Session
 from nsmd.sessions.transcripts import Transcript
 
@@ -306,7 +307,7 @@ class RunService:
         if original.runs_programs:
             raise ForkRefusedError(
                 "Programs run in fresh interpreters of the session.",
-                hint="Wait for them, or interrupt them: `nsm interrupt SESSION`.",
+                hint=WHILE_PROGRAMS_RUN,
             )
         await original.end_spares()
         tenancy = original.tenancy

@@ -7,7 +7,6 @@ here: what wakes up is a function, when its result has come.
 
 from __future__ import annotations
 
-import logging
 import os
 import socket
 import stat
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import trio
 
 from nsm.wire.errors import BadRequestError, NsmError
-from nsm.wire.fresh import MAX_AT_ONCE
+from nsm.wire.fresh import MAX_AT_ONCE, NOT_RUN
 from nsm.wire.transcripts import FreshRun
 from nsmd.agent_link.frames import (
     AgentProtocolError,
@@ -37,8 +36,6 @@ from nsmd.model.values import ClientIdentity, Outcome
 
 if TYPE_CHECKING:
     from nsmd.sessions.session import Session
-
-log = logging.getLogger(__name__)
 
 REPLY_BYTES = 256 * 1024
 """Output of one program that its result has room for, of each stream."""
@@ -67,8 +64,8 @@ START_S = 30.0
 MARGIN_S = 10.0
 """Time for a result beside the program's limit and grace."""
 
-NOT_RUN, KILLED = 125, 137
-"""Exit codes of programs that were not run, or did not run to their ends."""
+KILLED = 137
+"""Exit code of a program that did not run to its end."""
 
 
 class CheckedProgram(NamedTuple):
@@ -174,7 +171,8 @@ class ClientPrograms:
 
     async def wait(self) -> None:
         """Wait until results can be taken, or no program is pending: for half of the results that
-        are to come, or for those that come soon after the first. Each answer has its price.
+        are to come, or for those that come soon after the first, since an answer costs more than a
+        result in it.
         """
         enough = (self.pending + len(self._results) + 1) // 2
         while not self._results and self.pending:
@@ -266,13 +264,8 @@ class ClientPrograms:
         self._note_end()
 
 
-def programs_run(session: Session, what: str) -> BadRequestError:
-    """Make the error for what cannot be done while programs run in fresh interpreters."""
-    return BadRequestError(
-        f"{what} while programs run in fresh interpreters of the session.",
-        hint="Wait for them, or interrupt them: `nsm interrupt SESSION`.",
-        data={"session": session.id},
-    )
+WHILE_PROGRAMS_RUN = "Wait for them, or interrupt them: `nsm interrupt SESSION`."
+"""Hint for what cannot be done while programs run in fresh interpreters of a session."""
 
 
 class SessionRunners:
@@ -347,7 +340,9 @@ class SessionRunners:
         self._runners.append(runner)
 
     def _start_failed(self, why: str) -> None:
-        """A runner could not start. If there is no other, the next one would not start either."""
+        """Tell clients that a runner could not start, unless another one runs their programs: the
+        next one would not start either.
+        """
         if not self._runners and not self._starting:
             self._fail_waiting(why)
 
@@ -380,7 +375,7 @@ class SessionRunners:
                 await runner.ended.wait()
 
     def forget(self, runner: Runner, why: str) -> None:
-        """A runner has ended."""
+        """Forget a runner that has ended, and start another one if there is something to run."""
         if runner in self._runners:
             self._runners.remove(runner)
             if not self.session.live:
@@ -435,8 +430,8 @@ class Runner:
         return self.is_ready and self.program is None and not (self._closed or self._is_leaving)
 
     def run_next(self) -> bool:
-        """Run the next program; the runner must be free. Return whether there is one."""
-        program = self._runners.next()
+        """Run the next program, if the runner is free. Return whether there is one."""
+        program = self._runners.next() if self.is_free else None
         if program is None:
             self._timer.arm(SPARE_S)
             return False

@@ -45,7 +45,7 @@ PAIRS = [
     ),
 ]
 
-NOT_AWAITED = {"close_in_child", "files", "in_project", "sandbox"}
+NOT_AWAITED = {"close_in_child", "files", "in_project", "in_session", "sandbox"}
 
 
 def public(kind: type) -> set[str]:

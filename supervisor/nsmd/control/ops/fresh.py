@@ -20,7 +20,8 @@ from nsm.wire.errors import (
 )
 from nsm.wire.fresh import MAX_AT_ONCE, FreshProgram
 from nsmd.control.call import Call
-from nsmd.control.ops.run import in_named_session, request_of, result_to_wire
+from nsmd.control.ops.jobs import session_of
+from nsmd.control.ops.run import end_to_wire, result_to_wire
 from nsmd.environments.on_demand import NO_ENVIRONMENT, patiently
 from nsmd.manager.jobs import SessionForJob, session_for_code_job
 from nsmd.manager.run_requests import without_fence
@@ -124,7 +125,7 @@ async def fresh_close(call: Call, handle: int) -> dict[str, Any]:
 
 async def _open(call: Call, place: Place, options: RunOptions) -> SessionForJob:
     """Find or make the session, in an environment that may have appeared just now."""
-    begin = partial(_session, call, place, options)
+    begin = partial(session_of, call, place, options, session_for_code_job)
     try:
         return begin()
     except NO_ENVIRONMENT:
@@ -132,18 +133,13 @@ async def _open(call: Call, place: Place, options: RunOptions) -> SessionForJob:
         return await patiently(begin, call.on_cancel)
 
 
-def _session(call: Call, place: Place, options: RunOptions) -> SessionForJob:
-    request = request_of(call, place, options)
-    run_service = call.services.run_service
-    if (found := in_named_session(call, request)) is not None:
-        return session_for_code_job(run_service, found)
-    raise run_service.retries.job_of_gone(request)
-
-
 def _find(call: Call, handle: int) -> ClientPrograms:
     run = call.programs.get(handle)
     if run is None:
-        raise BadRequestError(f"No programs run as {handle} on this connection.")
+        raise BadRequestError(
+            f"No programs run as {handle} on this connection.",
+            hint="`fresh_open` gives a number that counts until `fresh_close`.",
+        )
     return run
 
 
@@ -165,14 +161,7 @@ def _result_to_wire(result: FreshOutcome) -> dict[str, Any]:
         "number": program.number,
         "stdout": outcome.stdout,
         "stderr": outcome.stderr,
-        "exit_code": outcome.exit_code,
-        "duration_s": outcome.duration_s,
-        "displays": [dict(display) for display in outcome.displays],
-        "truncated": {
-            stream: truncation._asdict() for stream, truncation in outcome.truncated.items()
-        },
-        "timed_out": outcome.timed_out,
-        "interrupted": outcome.interrupted,
+        **end_to_wire(outcome),
         "notes": list(outcome.notes),
         "error": error,
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import signal as signals
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from types import MappingProxyType
 from typing import Any
@@ -22,6 +22,8 @@ from nsmd.control.ops.run import in_named_session, request_of
 from nsmd.environments.on_demand import NO_ENVIRONMENT, patiently
 from nsmd.manager import jobs
 from nsmd.manager.jobs import ProgramStart, SessionForJob, session_for_job
+from nsmd.manager.run_service import RunService
+from nsmd.model.values import RunRequest
 
 MAX_ARGUMENT_BYTES = 2 * 1024 * 1024
 """Largest size of a job's arguments and variables together; the kernel takes less."""
@@ -106,17 +108,26 @@ def _start(
                 f"execution_id must be 1 to {MAX_KEY_CHARS} printable characters."
             )
         wanted["key"] = f"{call.scope} {key}"
-    found, wait_s = _session(call, place, options), min(wait_s, jobs.MAX_START_WAIT_S)
+    found, wait_s = (
+        session_of(call, place, options, session_for_job),
+        min(wait_s, jobs.MAX_START_WAIT_S),
+    )
     told = partial(_start_to_wire, found)
     run_service = call.services.run_service
     return ProgramStart(run_service, found, shlex.join(argv), wanted, wait_s, told)
 
 
-def _session(call: Call, place: Place, options: RunOptions) -> SessionForJob:
+def session_of(
+    call: Call,
+    place: Place,
+    options: RunOptions,
+    find: Callable[[RunService, RunRequest], SessionForJob],
+) -> SessionForJob:
+    """Find or make the session that a client names for what it starts."""
     request = request_of(call, place, options)
     run_service = call.services.run_service
     if (found := in_named_session(call, request)) is not None:
-        return session_for_job(run_service, found)
+        return find(run_service, found)
     raise run_service.retries.job_of_gone(request)
 
 

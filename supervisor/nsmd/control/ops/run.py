@@ -25,7 +25,7 @@ from nsmd.host.paths import is_within
 from nsmd.model import names
 from nsmd.model.limits import check_inherited
 from nsmd.model.text import bytes_of
-from nsmd.model.values import OutputSink, ProjectMount, RunOutcome, RunRequest
+from nsmd.model.values import Outcome, OutputSink, ProjectMount, RunOutcome, RunRequest
 from nsmd.sessions.execution import Execution
 
 P = ParamSpec("P")
@@ -248,6 +248,20 @@ def left_out(execution_id: str | None) -> OverloadedError:
     )
 
 
+def end_to_wire(outcome: Outcome) -> dict[str, Any]:
+    """Make the fields that all results of code have, but for its output."""
+    return {
+        "exit_code": outcome.exit_code,
+        "duration_s": outcome.duration_s,
+        "displays": [dict(display) for display in outcome.displays],
+        "truncated": {
+            stream: truncation._asdict() for stream, truncation in outcome.truncated.items()
+        },
+        "timed_out": outcome.timed_out,
+        "interrupted": outcome.interrupted,
+    }
+
+
 def result_to_wire(result: RunOutcome, *, data: bool = False) -> dict[str, Any]:
     """Make the answer to `run`, `run_in` and `result`.
 
@@ -266,14 +280,7 @@ def result_to_wire(result: RunOutcome, *, data: bool = False) -> dict[str, Any]:
         },
         "stdout": bytes_of(outcome.stdout) if data else outcome.stdout,
         "stderr": bytes_of(outcome.stderr) if data else outcome.stderr,
-        "exit_code": outcome.exit_code,
-        "duration_s": outcome.duration_s,
-        "displays": [dict(display) for display in outcome.displays],
-        "truncated": {
-            stream: truncation._asdict() for stream, truncation in outcome.truncated.items()
-        },
-        "timed_out": outcome.timed_out,
-        "interrupted": outcome.interrupted,
+        **end_to_wire(outcome),
         "interpreter_restarted": outcome.interpreter_restarted,
         "restart_reason": outcome.restart_reason,
         "waited_s": result.waited_s,

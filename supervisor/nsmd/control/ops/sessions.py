@@ -32,7 +32,7 @@ from nsmd.model.limits import check_code, code_of_undo
 from nsmd.model.values import Environment, Labels, OutputSink, RunRequest
 from nsmd.restart.kept_sessions import UnreadSession
 from nsmd.sessions.execution import Execution
-from nsmd.sessions.fresh import programs_run
+from nsmd.sessions.fresh import WHILE_PROGRAMS_RUN
 from nsmd.sessions.session import Session
 from nsmd.sessions.transcripts import TranscriptReader
 
@@ -120,7 +120,10 @@ def _submit(
             raise
         return run_service.retries.find_of_gone(request).join(on_output)
     if undo and session.runs_programs:
-        raise programs_run(session, "Nothing can be undone")
+        raise BadRequestError(
+            "Nothing can be undone while programs run in fresh interpreters of the session.",
+            hint=WHILE_PROGRAMS_RUN,
+        )
     request = replace(request, env=session.spec.environment.name, session=session.name)
     return run_service.submit(request, on_output, session=session)
 
