@@ -12,8 +12,9 @@ import resource
 import socket
 import statistics
 import subprocess
+import sys
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,6 +41,10 @@ IDLE_S = 45.0
 SETTLE_S = 5.0
 """Time for spares, threads, and whatever is looked at after an execution."""
 IDLE_SHARE = 0.01
+PEER = "import time\nwhile True:\n    time.sleep(1)\n    len({i: str(i) for i in range(50_000)})"
+"""Program that may cost as much as the supervisor, where that is more: its few
+milliseconds of work take twenty after a sleep on some virtual machines.
+"""
 DESCRIPTORS = 2.1
 """Descriptors of one session, if all are forks."""
 
@@ -76,6 +81,16 @@ def memory_mib(pid: int) -> float:
 def cpu_s(pid: int) -> float:
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@contextmanager
+def peer_pid() -> Generator[int]:
+    process = subprocess.Popen([sys.executable, "-c", PEER])
+    try:
+        yield process.pid
+    finally:
+        process.kill()
+        process.wait()
 
 
 def ps(it: Supervisor) -> float:
@@ -140,14 +155,17 @@ async def test_a_thousand_sessions_stay_within_memory_and_descriptors(shared: Su
         below = it.descendants()
         before, before_below, began_s = wakeups(ours), wakeups(below), time.monotonic()
         halves: list[float] = []  # work of before may still end in the first
-        for _ in range(2):
-            used = cpu_s(it.pid)
-            await trio.sleep(IDLE_S / 2)  # it is idleness that is measured
-            halves.append(cpu_s(it.pid) - used)
+        allowed = [IDLE_SHARE * IDLE_S / 2]
+        with peer_pid() as peer:
+            for _ in range(2):
+                used, used_by_peer = cpu_s(it.pid), cpu_s(peer)
+                await trio.sleep(IDLE_S / 2)  # it is idleness that is measured
+                halves.append(cpu_s(it.pid) - used)
+                allowed.append(cpu_s(peer) - used_by_peer)
         lasted_s = time.monotonic() - began_s
         assert more(before, wakeups(ours)) < lasted_s
         assert more(before_below, wakeups(below)) < lasted_s
-        assert min(halves) <= IDLE_SHARE * IDLE_S / 2, halves
+        assert min(halves) <= max(allowed), (halves, allowed)
 
         for name in names()[::7]:
             assert client.run("print(mine)", env="python", session=name).stdout == f"{name}\n"
