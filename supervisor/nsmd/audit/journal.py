@@ -1,9 +1,9 @@
 """Files of the audit: a thread appends lines, now and then, or before something starts.
 
-A line that may be lost is only put into a list. A quarter of a second after the first one, a thread
-makes and writes all of them, so that neither many lines nor a slow disk delay the event loop;
-without lines nothing wakes up. A full disk costs only such lines, which are counted: the first line
-that can be written again has their number.
+A line that may be lost is only put into a list. Fifty milliseconds after the first one, less than
+`nsm audit` needs to start, a thread makes and writes all of them, so that neither many lines nor a
+slow disk delay the event loop; without lines nothing wakes up. A full disk costs only such lines,
+which are counted: the first line that can be written again has their number.
 
 A file of which nothing is deleted takes lines that must not be lost, too: its lines are written at
 once, with one fdatasync(2) for all that wait, and somebody waits for that.
@@ -34,7 +34,7 @@ from nsm.dataclass import dataclass
 
 log = logging.getLogger(__name__)
 
-GATHER_S = 0.25
+GATHER_S = 0.05
 """Longest time that a line waits for others; a killed supervisor may lose that much."""
 
 MAX_WAITING = 20_000
