@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
 
-WITHOUT_ID = {"ack", "hello", "interrupt", "ping", "shutdown", "status", "stream"}
+WITHOUT_ID = {"ack", "hello", "interrupt", "ping", "runner_end", "shutdown", "status", "stream"}
 """Types of messages that need no id."""
 
 

@@ -335,6 +335,7 @@ class ProcessTrees:
             except ChildProcessError:
                 return
             if pid == 0:
+                self._continue_runners()
                 return
             if os.WIFSTOPPED(status):
                 # Code has made this process its tracer (PTRACE_TRACEME), and would wait for it.
@@ -345,6 +346,12 @@ class ProcessTrees:
             self.runners.discard(pid)
             for handle in self.exit_handlers:
                 handle(pid, status, usage)
+
+    def _continue_runners(self) -> None:
+        """Have runners go on that code has stopped: their programs would wait for ever."""
+        for pid in self.runners:
+            if os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOHANG):
+                signal_child(pid, signal.SIGCONT)
 
     def live_interpreters(self) -> list[Owner]:
         return [each for each in self.interpreters if each.pid]

@@ -28,7 +28,7 @@ from sandbox.session import SharedSession
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
     from typing import Any
 
     from sandbox.interpreters.base import Interpreter, Interpreters
@@ -62,12 +62,13 @@ class ForkedRunner(BaseException):
 class RunnerSession(SharedSession):
     """Values of a runner: those of its session, with a directory for each program."""
 
-    def __init__(self, session: SharedSession) -> None:
+    def __init__(self, session: SharedSession, runner: str) -> None:
         limits = Limits()
         limits.__dict__.update(session.limits.__dict__, undo=0)
         super().__init__(session.file, session.workspace, limits)
         self.has_forks, self.is_fork = session.has_forks, session.is_fork
         self._top = os.path.join(session.workspace, FRESH_DIRECTORY)
+        self._runner = runner
         self.top_fd = -1
         self._name = ""
 
@@ -83,8 +84,12 @@ class RunnerSession(SharedSession):
     def _enter_next(self) -> None:
         """Make a directory for the next program, unless there is one."""
         if not self._name:
-            name = os.urandom(8).hex()  # no program has made one in its place
-            os.mkdir(name, dir_fd=self.top_fd)
+            name = f"{self._runner}-{os.urandom(8).hex()}"  # no program has made one in its place
+            try:
+                os.mkdir(name, dir_fd=self.top_fd)
+            except OSError as error:
+                error.filename = self._top  # which people know
+                raise
             self._name, self.workspace = name, os.path.join(self._top, name)
 
     def leave(self) -> None:
@@ -97,6 +102,14 @@ class RunnerSession(SharedSession):
         except OSError:
             with contextlib.suppress(OSError):
                 remove(self.top_fd, os.fsencode(name))
+
+    def remove_left(self, runners: Collection[str]) -> None:
+        """Remove the directories of programs whose runners were killed."""
+        with contextlib.suppress(OSError):
+            for name in os.listdir(self.top_fd) if runners else ():
+                if name.partition("-")[0] in runners:
+                    with contextlib.suppress(OSError):
+                        remove(self.top_fd, os.fsencode(name))
 
     def start(self, interpreter: Interpreter) -> None:
         """Start an interpreter for a program. Raise OSError if that fails."""
@@ -124,15 +137,19 @@ class Runners:
         self._session = session
         self._trees = trees
         self._interpreters = interpreters
-        self._ids: dict[str | int, int] = {}
+        self._ids: dict[str, int] = {}
+        self._left: tuple[str, ...] = ()  # ids of those that were killed
         trees.exit_handlers.append(lambda pid, status, _usage: self._on_exit(pid, status))
 
     def _on_exit(self, pid: int, status: int) -> None:
         """Handle the end of a child, if it is a runner: what its program has left is ours now.
         One that ends by itself leaves nothing."""
-        if pid not in self._ids.values():
+        ended = next((name for name, each in self._ids.items() if each == pid), None)
+        if ended is None:
             return
-        self._ids = {name: each for name, each in self._ids.items() if each != pid}
+        del self._ids[ended]
+        if status:
+            self._left += (ended,)
         # While code runs or a job has run, nothing tells theirs from these: they live on as theirs.
         busy = self._trees.had_jobs or any(each.runs for each in self._interpreters.values())
         if status and not busy:
@@ -140,7 +157,7 @@ class Runners:
 
     def end(self, message: Mapping[str, Any]) -> None:
         """Kill a runner that does not end with its channel."""
-        pid = self._ids.get(message.get("runner", ""))
+        pid = self._ids.get(str(message.get("runner")))
         if pid is not None:
             signal_child(pid, signal.SIGKILL)
 
@@ -151,7 +168,8 @@ class Runners:
             raise RequestError(f"{MAX_RUNNERS} runners are the most that a session can have")
         # Orphans that are there now are not of a program.
         self._trees.note_before_another()
-        session = RunnerSession(self._session)
+        name = str(message["id"])
+        session = RunnerSession(self._session, name)
         parent = os.getpid()
         opened: list[int] = []
         try:
@@ -167,10 +185,11 @@ class Runners:
         if pid == 0:
             channel_fd = dup_high(theirs)
             become_helper({0, 1, 2, channel_fd, session.top_fd}, parent)
+            session.remove_left(self._left)
             raise ForkedRunner(channel_fd, session, interpreter.name)
         os.close(theirs)
         os.close(session.top_fd)
-        self._ids[message["id"]] = pid
+        self._ids[name], self._left = pid, ()
         self._trees.helpers.add(pid)
         self._trees.runners.add(pid)
         answer = {"type": "runner", "id": message["id"]}

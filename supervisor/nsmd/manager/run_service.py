@@ -309,7 +309,6 @@ class RunService:
                 "Programs run in fresh interpreters of the session.",
                 hint=WHILE_PROGRAMS_RUN,
             )
-        await original.end_spares()
         tenancy = original.tenancy
         assert tenancy is not None, "a session that was asked for belongs to somebody"
         named = self.named
@@ -342,9 +341,10 @@ class RunService:
             taken[names.fresh(own, is_taken)] = None
         labels = tuple(sorted({**dict(tenancy.labels), FORKED_FROM: original.id}.items()))
         of_forks = replace(tenancy, client=client, labels=labels, made_by=made_by)
-        return await self.session_manager.fork(
-            original, [replace(of_forks, name=name) for name in taken]
-        )
+        async with original.runners.away():
+            return await self.session_manager.fork(
+                original, [replace(of_forks, name=name) for name in taken]
+            )
 
     async def fork_for_call(self, request: RunRequest, fork_of: str) -> RunRequest:
         """Fork a session for a call of a model; returns the call as it is for the fork."""

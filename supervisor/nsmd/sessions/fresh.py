@@ -12,8 +12,8 @@ import socket
 import stat
 import time
 from collections import deque
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import trio
@@ -56,7 +56,7 @@ SPARE_S = 60.0
 """How long a runner waits for the next program before it is ended."""
 
 SPARE_END_S = 2.0
-"""How long a fork waits for the ends of runners, which take milliseconds."""
+"""Time for a runner to end when it is to, which takes milliseconds."""
 
 START_S = 30.0
 """Time for a runner to start, which takes milliseconds: code in the session may have stopped it."""
@@ -276,7 +276,8 @@ class SessionRunners:
         self._nursery = nursery
         self._clients: deque[ClientPrograms] = deque()
         self._runners: list[Runner] = []
-        self._starting = 0
+        self._starting = self._holds = 0
+        self._changed = trio.Event()  # a runner has started or ended
 
     @property
     def busy(self) -> bool:
@@ -291,6 +292,8 @@ class SessionRunners:
 
     def go_on(self) -> None:
         """Send programs to runners that have none, and start more runners if there are too few."""
+        if self._holds:
+            return
         if self.session.link is None:
             if self.session.requests.unsettled:
                 self.session.requests.when_settled(self.go_on)
@@ -306,7 +309,7 @@ class SessionRunners:
 
     def next(self) -> QueuedProgram | None:
         """Take the next program; clients have turns."""
-        for _ in range(len(self._clients)):
+        for _ in range(0 if self._holds else len(self._clients)):
             client = self._clients[0]
             self._clients.rotate(-1)
             if client.may_begin:
@@ -329,6 +332,7 @@ class SessionRunners:
 
     def _started(self, question: Question) -> None:
         self._starting -= 1
+        self._changed.set()
         link = self.session.link
         try:
             question.result()
@@ -363,21 +367,28 @@ class SessionRunners:
                 runner.interrupt()
         return were
 
-    async def end_spares(self) -> None:
-        """End the runners that run nothing, and wait for that: until then they look like
-        interpreters.
+    @asynccontextmanager
+    async def away(self) -> AsyncGenerator[None]:
+        """Have no runner there, and no program begin: runners look like interpreters. None may be
+        running a program.
         """
-        spares = [each for each in self._runners if each.program is None]
-        for runner in spares:
-            runner.hang_up()
-        with trio.move_on_after(SPARE_END_S):
-            for runner in spares:
-                await runner.ended.wait()
+        self._holds += 1
+        try:
+            while self._starting or self._runners:
+                for runner in self._runners:
+                    runner.hang_up()
+                self._changed = trio.Event()
+                await self._changed.wait()
+            yield
+        finally:
+            self._holds -= 1
+            self.go_on()
 
     def forget(self, runner: Runner, why: str) -> None:
         """Forget a runner that has ended, and start another one if there is something to run."""
         if runner in self._runners:
             self._runners.remove(runner)
+            self._changed.set()
             if not self.session.live:
                 return
             if runner.is_ready:
@@ -403,7 +414,6 @@ class Runner:
     Attributes:
         program: the one that it runs.
         is_ready: it has started.
-        ended: its channel is closed at both ends.
     """
 
     def __init__(
@@ -415,7 +425,6 @@ class Runner:
         self._channel = channel
         self._link = AgentLink(channel, nursery)
         self.is_ready = self._closed = self._is_interrupted = self._is_leaving = False
-        self.ended = trio.Event()
         session = runners.session
         self._grace_s = session.limits.grace_s
         self._timer = Timer(session.timers, self._late)
@@ -433,7 +442,7 @@ class Runner:
         """Run the next program, if the runner is free. Return whether there is one."""
         program = self._runners.next() if self.is_free else None
         if program is None:
-            self._timer.arm(SPARE_S)
+            self._timer.arm(SPARE_END_S if self._is_leaving else SPARE_S)
             return False
         self._run(program)
         return True
@@ -458,10 +467,13 @@ class Runner:
         self._post(frame)
 
     def hang_up(self) -> None:
-        """Have it end, as one that is free does when nothing more can come."""
-        with suppress(OSError):  # it has ended
-            self._channel.shutdown(socket.SHUT_WR)
-        self._is_leaving = True
+        """Have it end, as one that is free does when nothing more can come. Idempotent."""
+        if not self._is_leaving:
+            self._is_leaving = True
+            if self.is_ready:
+                self._timer.arm(SPARE_END_S)
+            with suppress(OSError):  # it has ended
+                self._channel.shutdown(socket.SHUT_WR)
 
     def interrupt(self) -> None:
         """Interrupt the program that runs."""
@@ -499,11 +511,11 @@ class Runner:
         self.run_next()
 
     def _late(self) -> None:
-        if not self.is_ready:
+        if self.program is None and self.is_ready and not self._is_leaving:
+            self.hang_up()
+        elif self.program is None:
             self._runners.kill(self)
             self.close("Its runner did not start in time.")
-        elif self.program is None:
-            self.close("It was not needed.")
         else:
             self._runners.kill(self)
             self.close("It was killed, since its runner did not end it in time.")
@@ -513,7 +525,6 @@ class Runner:
         if self._closed:
             return
         self._closed = True
-        self.ended.set()
         self._timer.close()
         self._poller.forget(self._channel.fileno())
         self._link.close()

@@ -180,11 +180,6 @@ class Session:
             self._runners = SessionRunners(self, self._nursery)
         return self._runners
 
-    async def end_spares(self) -> None:
-        """End the processes that are ready to run programs."""
-        if self._runners is not None:
-            await self._runners.end_spares()
-
     @property
     def runs_programs(self) -> bool:
         """True while programs in fresh interpreters run or wait."""

@@ -30,8 +30,10 @@ pytestmark = virtual_time
 LONG = CheckedProgram("wait", 3600.0, ())
 
 
-def with_runners(serve: Callable[[FakeAgent], Awaitable[None]]) -> Behaviour:
-    """An agent that starts runners, each of which a function serves."""
+def with_runners(
+    serve: Callable[[FakeAgent], Awaitable[None]], *, start_s: float = 0.0
+) -> Behaviour:
+    """An agent that starts runners one after another, each of which a function serves."""
 
     async def behave(agent: FakeAgent, _: FakeJail) -> None:
         await agent.be_ready(["sequence", "runners"])
@@ -44,6 +46,7 @@ def with_runners(serve: Callable[[FakeAgent], Awaitable[None]]) -> Behaviour:
             nursery.cancel_scope.cancel()
 
     async def start(agent: FakeAgent, frame: Mapping[str, Any], nursery: trio.Nursery) -> None:
+        await trio.sleep(start_s)
         ours, theirs = socket.socketpair()
         theirs.setblocking(False)
         nursery.start_soon(run, FakeAgent(theirs))
@@ -127,6 +130,29 @@ async def test_what_is_interrupted_ends_also_if_its_runner_is_stopped() -> None:
             await run.wait()
         ((_, outcome, error, _),) = run.take()
         assert (outcome.exit_code, "in time" in error) == (KILLED, True)
+
+
+async def test_no_runner_is_there_during_a_fork_not_even_one_that_was_starting() -> None:
+    live: list[FakeAgent] = []
+
+    async def run_quickly(runner: FakeAgent) -> None:
+        live.append(runner)
+        try:
+            await runner.send({"type": "ready", "protocol": 1, "capabilities": []})
+            while True:
+                await runner.answer(await runner.receive())
+        finally:
+            live.remove(runner)
+
+    async with bench(with_runners(run_quickly, start_s=1.0)) as it:
+        first = programs_of(it, LONG, LONG)
+        await first.ended()
+        assert len(live) == 1, "the other one is starting"
+        async with it.session.runners.away():
+            later = programs_of(it, LONG)
+            await trio.sleep(10)
+            assert (live, later.running, later.pending) == ([], 0, 1)
+        await later.ended()
 
 
 async def test_all_who_wait_are_told() -> None:
