@@ -40,7 +40,7 @@ BLOCK = re.compile(r"^(<!-- [^\n]* -->\n)?```(\w+)\n(.*?)^```$", re.MULTILINE | 
 VARIES = "<!-- numbers vary -->"
 FILE = re.compile(r"<!-- file ~/(\S+) -->")
 PRINTS = re.compile(r"^ *print\(.*\)  # (.*)$", re.MULTILINE)
-COMMAND_TIMEOUT_S = 180
+COMMAND_TIMEOUT_S = 600
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,6 +168,7 @@ def place(page: str) -> Generator[Place]:
         python3.chmod(0o755)
         Path(project).chmod(0o755)  # under root, jails run as another user
         Path(private, ".config").symlink_to("config")  # pages say where it is without variables
+        Path(private, "nsm").symlink_to(ROOT)  # the reader's clone
         yield Place(running, Path(project))
         # An example may have ended this one, and a later one have started another.
         end_supervisor(running.socket)
