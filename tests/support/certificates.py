@@ -42,15 +42,15 @@ class TestAuthority:
         self.bundle = directory / "authority.pem"
         self.bundle.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
 
-    def certificate(self, name: str = NAME, *, days: float = 1) -> Path:
-        """Make a file with a certificate for a name and 127.0.0.1, and its key.
+    def certificate(self, name: str = NAME, *others: str, days: float = 1) -> Path:
+        """Make a file with a certificate for names and 127.0.0.1, and its key.
 
         Args:
             days: validity; negative for one that has expired.
         """
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        names = [x509.DNSName(name), x509.IPAddress(ip_address("127.0.0.1"))]
+        names = [*map(x509.DNSName, (name, *others)), x509.IPAddress(ip_address("127.0.0.1"))]
         certificate = (
             _begun(subject, self._name, key.public_key(), days=days)
             .add_extension(x509.SubjectAlternativeName(names), critical=False)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+from base64 import b64decode
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from ipaddress import ip_address
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import h11
 import trio
@@ -165,3 +166,59 @@ async def open_netbench(
         ) as run_service,
     ):
         yield NetBench(run_service, names)
+
+
+@dataclasses.dataclass
+class UpstreamProxy:
+    """A proxy of a company: whatever host it is asked for, it leads to `target`, a port of the
+    loopback, or gives an `answer`.
+
+    Attributes:
+        asked: targets and logins.
+    """
+
+    port: int
+    target: int
+    answer: bytes = b"HTTP/1.1 200 Connection established\r\n\r\n"
+    login: str = ""
+    asked: list[str] = dataclasses.field(default_factory=list[str])
+
+    async def serve(self, client: trio.SocketStream) -> None:
+        """Serve one connection."""
+        head = b""
+        while b"\r\n\r\n" not in head:
+            if not (piece := await client.receive_some()):
+                return
+            head += piece
+        words = head.decode().split()
+        login = words[words.index("Basic") + 1] if "Basic" in words else ""
+        self.asked.append(f"{words[0]} {words[1]} {b64decode(login).decode()}".strip())
+        if self.login and b64decode(login).decode() != self.login:
+            scheme = b"\r\nProxy-Authenticate: Basic realm=x\r\n\r\n"
+            await client.send_all(b"HTTP/1.1 407 " + login.encode() + scheme)
+            return
+        await client.send_all(self.answer)
+        if not self.answer.startswith(b"HTTP/1.1 200"):
+            return
+        async with await trio.open_tcp_stream("127.0.0.1", self.target) as server:
+
+            async def copy(source: trio.SocketStream, target: trio.SocketStream) -> None:
+                with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+                    async for piece in source:
+                        await target.send_all(piece)
+                    await target.send_eof()
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(copy, client, server)
+                nursery.start_soon(copy, server, client)
+
+
+@asynccontextmanager
+async def open_upstream(target: int, **options: Any) -> AsyncGenerator[UpstreamProxy]:
+    """The proxy, for as long as the block lasts."""
+    async with trio.open_nursery() as nursery:
+        listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        proxy = UpstreamProxy(listeners[0].socket.getsockname()[1], target, **options)
+        nursery.start_soon(trio.serve_listeners, proxy.serve, listeners)
+        yield proxy
+        nursery.cancel_scope.cancel()

@@ -154,6 +154,7 @@ def status(**changes: Any) -> dict[str, Any]:
             "hidden": "",
         },
         "ports": {"open": 0, "unopened": 0},
+        "upstream": "",
         "bridge": {
             "enabled": True,
             "programs": 2,

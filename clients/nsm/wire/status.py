@@ -186,7 +186,7 @@ class BridgeStatus(NamedTuple):
 
 class Status(NamedTuple):
     """The supervisor itself. `sessions` and `clients` are counts; `draining` is why it takes
-    nothing new, None while it does."""
+    nothing new, None while it does; `upstream` is the proxy that leads to other hosts."""
 
     version: str
     pid: int
@@ -202,6 +202,7 @@ class Status(NamedTuple):
     bridge: BridgeStatus
     http: HttpStatus
     ports: PortsStatus = PortsStatus()
+    upstream: str = ""
 
 
 def read_status(wire: Mapping[str, Any]) -> Status:

@@ -50,6 +50,7 @@ from nsmd.model.limits import ClientLimits
 from nsmd.model.settings import Settings, configured_secrets
 from nsmd.model.values import Environment
 from nsmd.network.secrets.service import SecretService
+from nsmd.network.upstream import Upstream, find_upstream
 from nsmd.packages.package_builds import PackageEnvironments
 from nsmd.pool.memory import HostMemory, Pressure
 from nsmd.ports.port_manager import PortManager
@@ -140,10 +141,11 @@ async def open_services(
     """
     settings, store, shares = start.settings, start.store, start.shares
     started_s = trio.current_time()
+    upstream = find_upstream(settings.network, os.environ, paths.home())
     async with (
         trio.open_nursery() as upkeep,
         open_source_watcher() as watching,
-        _open_environments(start, watching, upkeep) as (
+        _open_environments(start, upstream, watching, upkeep) as (
             catalog,
             search,
             builder,
@@ -200,6 +202,7 @@ async def open_services(
         )
         secrets = SecretService(store=store, events=events, most=shares.grants)
         session_manager.secrets = session_manager.gateway.secrets = secrets
+        session_manager.gateway.upstream = upstream
         port = HeldPort(store, entries.kept.get(HTTP_PORT, ()))
         for keeper in (boxes, ports, secrets):
             keeper.take_up(entries)
@@ -345,7 +348,7 @@ async def open_services(
 
 @asynccontextmanager
 async def _open_environments(
-    start: Startup, watching: SourceWatcher, upkeep: trio.Nursery
+    start: Startup, upstream: Upstream, watching: SourceWatcher, upkeep: trio.Nursery
 ) -> AsyncGenerator[
     tuple[Catalog, EnvironmentSearch, Builder, HostEnvironments, ProjectEnvironmentManager]
 ]:
@@ -354,7 +357,7 @@ async def _open_environments(
     """
     settings, user, state = start.settings, start.jails.user, paths.state_dir()
     variables = passed_on(os.environ)
-    nix = NixFinder(start.search_path, os.environ, paths.home())
+    nix = NixFinder(start.search_path, upstream.variables(os.environ), paths.home())
     devices = DeviceFinder(device_host(user))
     find = partial(
         find_environments,
@@ -406,7 +409,7 @@ async def _open_environments(
     host.changed = host_changed
     async with open_builder(
         nix,
-        _installation(start),
+        _installation(start, upstream),
         catalog,
         os.path.join(state, "environments"),
         defaults=settings.defaults,
@@ -432,7 +435,7 @@ async def _open_environments(
         yield catalog, search, builder, host, in_projects
 
 
-def _installation(start: Startup) -> PackageEnvironments:
+def _installation(start: Startup, upstream: Upstream) -> PackageEnvironments:
     return PackageEnvironments(
         store=os.path.join(paths.data_dir(), "envs"),
         lock_directories=(
@@ -445,4 +448,5 @@ def _installation(start: Startup) -> PackageEnvironments:
         variables=os.environ,
         hosts=start.settings.packages.hosts,
         timeout_s=start.settings.packages.build_timeout_seconds,
+        upstream=upstream,
     )

@@ -20,10 +20,16 @@ from nsm.http.listen_address import parse_listen, parse_port, why_no_host, why_n
 from nsm.wire.decode import DecodeError, decode, shown
 from nsm.wire.errors import closest
 from nsm.wire.inspection import read_all_requests
-from nsmd.model.host_rules import HOST_NAME, HostRuleError, parse_rule
+from nsmd.model.host_rules import (
+    HOST_NAME,
+    BadHostError,
+    HostRuleError,
+    parse_authority,
+    parse_rule,
+)
 from nsmd.model.names import ENVIRONMENT_NAME, PROGRAM_NAME, why_not_inherited
 from nsmd.model.packages import why_no_devices, why_no_packages, why_no_reference
-from nsmd.model.secrets import SecretRuleError
+from nsmd.model.secrets import SecretRuleError, parse_source
 from nsmd.model.settings import (
     HIDDEN,
     OLDER_PRESETS,
@@ -32,6 +38,7 @@ from nsmd.model.settings import (
     EnvironmentSettings,
     HttpSettings,
     Settings,
+    UpstreamSettings,
     network_rule,
 )
 
@@ -273,6 +280,7 @@ def _cross_check(settings: Settings) -> Iterator[str]:
     yield from _check_secrets(settings)
     yield from _check_box(settings.box)
     yield from _check_http(settings.http)
+    yield from _check_upstream(settings.network)
     yield from _check_build_hosts(settings.packages.hosts)
     for each in settings.ports.open:
         try:
@@ -329,6 +337,23 @@ def _check_hosts(key: str, patterns: Sequence[str]) -> Iterator[str]:
             parse_rule(pattern)
         except HostRuleError as error:
             yield f"{key}: {pattern!r:.80} {error}"
+
+
+def _check_upstream(network: UpstreamSettings) -> Iterator[str]:
+    """Check the upstream proxy. Its text is not shown: it may have a password."""
+    if network.upstream not in (None, "off"):
+        try:
+            parse_authority(network.upstream.removeprefix("http://").removesuffix("/"), 80)
+        except BadHostError:
+            yield (
+                'network.upstream: expected "http://HOST:PORT", or "off". A login belongs into '
+                "~/.netrc, or where network.upstream_login says"
+            )
+    if network.upstream_login is not None:
+        try:
+            parse_source(network.upstream_login)
+        except SecretRuleError as error:
+            yield f"network.upstream_login: {error}"
 
 
 def _check_build_hosts(patterns: Sequence[str]) -> Iterator[str]:

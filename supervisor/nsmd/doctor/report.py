@@ -21,7 +21,7 @@ from nsm.jail import landlock
 from nsm.wire.errors import NixUnavailableError, NsmError
 from nsmd.doctor.clients import check_clients
 from nsmd.doctor.configured import check_devices, check_secrets
-from nsmd.doctor.supervisor import check_bridge, check_http, check_places
+from nsmd.doctor.supervisor import check_bridge, check_http, check_places, check_upstream
 from nsmd.doctor.system import check_kernel, check_landlock, check_room, check_service, this_host
 from nsmd.doctor.trials import (
     check_copies,
@@ -104,6 +104,7 @@ def examine(settings: Settings, search_path: str) -> list[HostCheck]:
         *rows(("landlock", check_landlock(landlock.version()))),
         *check_service(host),
         *check_places(host),
+        *rows(("upstream proxy", check_upstream(host, settings))),
         *check_room(host, settings),
         *check_bridge(host, settings),
         *check_http(host, settings),

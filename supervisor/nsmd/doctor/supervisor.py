@@ -14,6 +14,8 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import closing
 from typing import Any
 
+import trio
+
 from nsm._version import __version__
 from nsm.checks import HostCheck, fail, ok, rows, warn
 from nsm.http import token as httptoken
@@ -27,6 +29,9 @@ from nsmd.doctor.system import Host
 from nsmd.host.listeners import PlaceError, check_way
 from nsmd.host.paths import trusted_owners
 from nsmd.model.settings import Settings
+from nsmd.network.connections import SystemResolver
+from nsmd.network.decisions import RefusedError
+from nsmd.network.upstream import find_upstream
 
 ANSWER_TIMEOUT_S = 3.0
 """Time for a supervisor to send its hello."""
@@ -360,6 +365,26 @@ MUCH_BYTES = 1 << 30
 """Total size from which on the ledger is mentioned, since nsm deletes nothing of it."""
 
 _FIX = "Until it can be written, no program of the bridge is started."
+
+
+def check_upstream(host: Host, settings: Settings) -> HostCheck | None:
+    """Check the proxy that leads to other hosts; None if there is none."""
+    found = find_upstream(settings.network, host.variables, host.home)
+    status = _status(host)
+    used = found.shown if status is None else status.upstream
+    if used != found.shown:
+        return warn(
+            f"the supervisor uses {used or 'none'}; this shell has {found.shown or 'none'}",
+            "Set `[network] upstream` in config.toml, then `nsm reload`. Or give the supervisor "
+            "the variables: `systemctl --user import-environment HTTPS_PROXY NO_PROXY`, then "
+            "`nsm shutdown`; the next command starts another.",
+        )
+    try:
+        for url in found.urls:
+            trio.run(found.check, url, SystemResolver())
+    except RefusedError as refused:
+        return warn(refused.detail.rstrip("."), "Sessions, boxes and builds reach no host.")
+    return ok(f"{used}: it answers") if used else None
 
 
 def check_bridge(host: Host, settings: Settings) -> list[HostCheck]:

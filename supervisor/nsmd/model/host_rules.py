@@ -359,6 +359,15 @@ class AllowList:
             for rule in self.rules
         )
 
+    def names_host(self, name: str, port: int) -> bool:
+        """Return whether a name is in the list, itself or with all below a name, and not only
+        allowed with everything else.
+        """
+        return any(
+            rule.name is not None and rule.takes_port(port) and rule.names(name)
+            for rule in self.rules
+        )
+
     def names_machine(self, port: int) -> bool:
         """Return whether the supervisor's machine is named, and not only allowed with everything
         else.

@@ -232,6 +232,20 @@ class NixSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UpstreamSettings:
+    """`[network]`: the proxy through which this machine reaches others.
+
+    `upstream` is its URL without a login, or `off`; without it, the supervisor's variables such as
+    HTTPS_PROXY count. `upstream_login` is the source of `USER:PASSWORD`, as `from` of a secret.
+    Hosts in `no_proxy` are reached without it, and those in NO_PROXY.
+    """
+
+    upstream: NotEmpty | None = None
+    upstream_login: NotEmpty | None = None
+    no_proxy: Annotated[tuple[str, ...], _list_of(256)] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PackageSettings:
     """`[packages]`: environments made from packages.
 
@@ -420,6 +434,7 @@ class Settings:
     session: SessionSettings = field(default_factory=SessionSettings)
     pool: PoolSettings = field(default_factory=PoolSettings)
     nix: NixSettings = field(default_factory=NixSettings)
+    network: UpstreamSettings = field(default_factory=UpstreamSettings)
     packages: PackageSettings = field(default_factory=PackageSettings)
     memory_pressure: MemoryPressureSettings = field(default_factory=MemoryPressureSettings)
     drain: DrainSettings = field(default_factory=DrainSettings)

@@ -8,13 +8,14 @@ imports nothing, since brokers import it.
 
 decisions        decisions on requests of code: verdicts, refusals, counters
 proxy_requests   requests to a proxy, HTTP and SOCKS 5, without I/O
-connections      look-ups of names, and connections, also through the user's own proxy
+connections      look-ups of names, and connections
 host_check       which hosts and addresses code may reach
 secrets          values that helpers put into requests, in the place of stand-ins
 broker_messages  messages of brokers, which are not trusted
 broker           in a broker: connections of clients, and its messages
 broker_process   one broker, as the supervisor holds it
 listener         the socket that an agent has passed
+upstream         the proxy of the user's company, which leads to other hosts
 session_proxy    proxy of one session or box: its hosts, requests and broker; what all share
 network          the network of one session, as it is now
 

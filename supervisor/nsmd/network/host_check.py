@@ -9,11 +9,19 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Sequence
+from contextlib import suppress
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
+
+import trio
 
 from nsmd.model.host_rules import HOST_NAME, Address, AllowList, Host, show_host
 from nsmd.network.connections import MAX_ADDRESSES, NOBODY, Resolve, UserHosts, look_up
 from nsmd.network.decisions import RefusedError
+
+UPSTREAM_LOOK_UP_S = 3.0
+"""Time to look up a name that the upstream proxy looks up, too: nothing waits for it but the check
+whether it means a private address.
+"""
 
 LOOPBACK: tuple[Address, ...] = (IPv4Address("127.0.0.1"), IPv6Address("::1"))
 
@@ -87,17 +95,24 @@ async def usable_addresses(
     *,
     reads_requests: bool = False,
     user: UserHosts = NOBODY,
+    upstream: bool = False,
 ) -> Sequence[Address]:
     """Find the addresses that a connection to a host may use, the best first. Those that the user
     has named may have private addresses. A `RefusedError` says that there are none, or that
     `check_name` refuses the host.
+
+    With `upstream`, another proxy looks the name up again, and may find another address. So each
+    that is known here must be usable, and a name without any must be in the list by itself.
     """
     allowed = check_name(allowed, host, port, reads_requests=reads_requests)
     if host == HOST_NAME:
         if not allowed.names_machine(port):
             raise RefusedError("address", f"{HOST_NAME} has to be allowed by its name.")
         return LOOPBACK
-    found = await look_up(host, resolve) if isinstance(host, str) else [host]
+    if isinstance(host, str) and upstream:
+        found = await _look_up_beside(allowed, host, port, resolve)
+    else:
+        found = await look_up(host, resolve) if isinstance(host, str) else [host]
     if user.named.permits(host, port):
         return found[:MAX_ADDRESSES]
     reasons: list[str] = []
@@ -108,8 +123,10 @@ async def usable_addresses(
             usable.append(address)
         else:
             reasons.append(f"{address} is {what}")
-    if usable:
+    if usable and not (upstream and reasons):
         return usable
+    if upstream and not found:
+        return ()
     raise RefusedError(
         "address",
         f"{show_host(host)} is not reached: {', '.join(reasons)}. The user can allow "
@@ -117,18 +134,41 @@ async def usable_addresses(
     )
 
 
+async def _look_up_beside(
+    allowed: AllowList, name: str, port: int, resolve: Resolve
+) -> Sequence[Address]:
+    """Look up a name that the upstream proxy looks up, too. Companies' resolvers often know no
+    names of the world, so it may have no address.
+    """
+    with trio.move_on_after(UPSTREAM_LOOK_UP_S):
+        with suppress(RefusedError):
+            return await look_up(name, resolve)
+    if allowed.names_host(name, port):
+        return ()
+    raise RefusedError(
+        "address",
+        f"{name} is not reached: behind the upstream proxy nsm cannot tell whether its address is "
+        "public. The user can allow it by its name.",
+    )
+
+
 def may_stay(
-    allowed: AllowList, host: Host, port: int, address: Address, user: UserHosts = NOBODY
+    allowed: AllowList,
+    host: Host,
+    port: int,
+    address: Address | None,
+    user: UserHosts = NOBODY,
 ) -> bool:
     """Return whether this list would also allow an existing connection.
 
     The name alone does not decide: a private address needs two patterns, and either may be removed.
+    The address of a host behind the upstream proxy is None.
     """
     if not allowed.permits(host, port):
         return False
     if host == HOST_NAME:
         return allowed.names_machine(port)
-    if user.named.permits(host, port):
+    if address is None or user.named.permits(host, port):
         return True
     return _whose(address) is None or allowed.names_address(address, port)
 

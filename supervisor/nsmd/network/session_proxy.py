@@ -24,7 +24,6 @@ from nsmd.network.connections import (
     SystemResolver,
     UserHosts,
     connect,
-    connect_through,
 )
 from nsmd.network.decisions import (
     Counters,
@@ -34,10 +33,11 @@ from nsmd.network.decisions import (
     RefusedError,
     Verdict,
 )
-from nsmd.network.host_check import check_name, may_stay, usable_addresses
+from nsmd.network.host_check import may_stay, usable_addresses
 from nsmd.network.listener import ListenerError, NamespaceListener
 from nsmd.network.secrets.grant import Grant
 from nsmd.network.secrets.service import SecretService
+from nsmd.network.upstream import NO_UPSTREAM, Upstream
 
 MAX_SESSION_CONNECTIONS = 64
 """Largest number of connections of one session; further ones wait until one ends."""
@@ -69,11 +69,16 @@ class ConnectionSlot:
 class Gateway:
     """Shared parts of all proxies; the supervisor has one: counts of all sessions since its start,
     a token for each connection (without one, it is refused) and for each that is being refused, for
-    its descriptor, and a limit of threads that accept connections.
+    its descriptor, and a limit of threads that accept connections. `upstream` is the user's own
+    proxy.
     """
 
     def __init__(
-        self, resolver: Resolve | None = None, *, max_connections: int = MAX_PROXIED
+        self,
+        resolver: Resolve | None = None,
+        *,
+        max_connections: int = MAX_PROXIED,
+        upstream: Upstream = NO_UPSTREAM,
     ) -> None:
         self.resolver: Resolve = resolver or SystemResolver()
         self.counters = Counters()
@@ -81,6 +86,7 @@ class Gateway:
         self.refusing = trio.CapacityLimiter(MAX_BUSY)
         self.accepting = trio.CapacityLimiter(MAX_ACCEPTING)
         self.secrets: SecretService | None = None
+        self.upstream = upstream
 
     def __repr__(self) -> str:
         return f"<Gateway {self.room.borrowed_tokens} connections>"
@@ -132,7 +138,7 @@ second.
 class SessionProxy:
     """Hosts that one session or box may reach through its proxy. `whose` is for the log, e.g.
     ``session 3f2a``, `owner` its id, and `user` has hosts that the user has named for it one by
-    one, and the user's own proxy.
+    one.
     """
 
     __slots__ = (
@@ -182,7 +188,7 @@ class SessionProxy:
         self._logged = 0
         self._counters: Counters | None = None
         self._moved_s = 0.0  # when a slot of its own was taken or freed
-        self._watched: dict[int, tuple[Host, int, Address, trio.CancelScope]] | None = None
+        self._watched: dict[int, tuple[Host, int, Address | None, trio.CancelScope]] | None = None
 
     # For people and models.
 
@@ -341,7 +347,7 @@ class SessionProxy:
             self.decided(asked.protocol, shown, port, refused.verdict, refused.detail)
             await connection.send("refuse", f"{refused.verdict} {refused.detail}")
             return True
-        self.decided(asked.protocol, shown, port, "allowed", address=str(address))
+        self.decided(asked.protocol, shown, port, "allowed", address=str(address or "its proxy"))
         async with server:
             with trio.CancelScope() as scope:
                 forget = self._watch(host, port, address, scope)
@@ -380,9 +386,9 @@ class SessionProxy:
 
     async def _connect(
         self, host: Host, port: int, *, plain: bool
-    ) -> tuple[trio.SocketStream, Address]:
-        """Connect to a host; returns the address of the connection, too. For a `plain` request,
-        without TLS, the user may have another proxy.
+    ) -> tuple[trio.SocketStream, Address | None]:
+        """Connect to a host; returns the address of the connection, too, unless the upstream proxy
+        knows it. For a `plain` request, without TLS, there may be another such proxy.
         """
         allowed = self._allowed if self.mode == "allow" else None
         resolve = self._look_up or self._gateway.resolver
@@ -393,18 +399,19 @@ class SessionProxy:
                 f"{show_host(host)} is not asked with http://, since others could read the user's "
                 "login for it on the way.",
             )
-        if proxy := self._user.proxy_for(host, port, plain=plain):
-            check_name(allowed, host, port, reads_requests=reads_requests)
-            if not self._user.named.permits(host, port):
-                raise RefusedError(
-                    "address",
-                    f"{show_host(host)} is not reached: behind the user's own proxy nsm cannot "
-                    "tell whether its address is public. The user can name this host.",
-                )
-            return await connect_through(proxy, host, port, resolve)
+        upstream = self._gateway.upstream
+        proxy = upstream.proxy_for(host, port, plain=plain)
         addresses = await usable_addresses(
-            allowed, host, port, resolve, reads_requests=reads_requests, user=self._user
+            allowed,
+            host,
+            port,
+            resolve,
+            reads_requests=reads_requests,
+            user=self._user,
+            upstream=bool(proxy),
         )
+        if proxy:
+            return await upstream.connect(proxy, host, port, resolve), None
         try:
             return await connect(addresses, port)
         except OSError as error:
@@ -464,7 +471,7 @@ class SessionProxy:
             counters.received_bytes += received
 
     def _watch(
-        self, host: Host, port: int, address: Address, scope: trio.CancelScope
+        self, host: Host, port: int, address: Address | None, scope: trio.CancelScope
     ) -> Callable[[], None]:
         """Have a connection cancelled once it is no longer allowed; call the result at its end."""
         if self._watched is None:
@@ -479,7 +486,7 @@ class SessionProxy:
 
         return forget
 
-    def _may_stay(self, host: Host, port: int, address: Address) -> bool:
+    def _may_stay(self, host: Host, port: int, address: Address | None) -> bool:
         return (
             self.mode == "allow"
             and may_stay(self._allowed, host, port, address, self._user)

@@ -25,6 +25,7 @@ from nsmd.model.values import NetworkRule
 from nsmd.network.connections import UserHosts
 from nsmd.network.listener import NamespaceListener
 from nsmd.network.session_proxy import Gateway, SessionProxy
+from nsmd.network.upstream import Upstream
 from nsmd.packages.index_values import Index, IndexAccess, Indexes, parse_url
 from nsmd.packages.jail_start import ADDRESS
 from nsmd.packages.package_builds import InstallError
@@ -296,17 +297,15 @@ class BuildNetwork:
         listed: patterns of further hosts that the user lists.
 
     Attributes:
-        user: the hosts that are named one by one, and the user's own proxy.
+        user: the hosts that are named one by one.
     """
 
     def __init__(self, name: str, settings: BuildSettings, listed: Sequence[str]) -> None:
         named = [rule.text for rule in AllowList.of(listed).rules if rule.name or rule.network]
         access = settings.access
-        self._gateway = Gateway()
+        self._gateway = Gateway(upstream=Upstream(access.proxies, access.no_proxy))
         self.user = UserHosts(
             named=AllowList.of((*settings.hosts, *named)),
-            proxies=access.proxies,
-            excepted=access.no_proxy,
             logins=settings.logins,
             plain=AllowList.of(settings.plain_hosts),
         )

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from nsm.dataclass import dataclass
 from nsmd.model.host_rules import Host, show_host
-from nsmd.network.connections import no_proxy_of, proxies_of
+from nsmd.network.upstream import no_proxy_of, proxies_of
 from nsmd.packages.index_configuration import (
     TRUE,
     UvIndex,

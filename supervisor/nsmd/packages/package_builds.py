@@ -21,6 +21,8 @@ from nsmd.jail.interpreters import reserved_mb
 from nsmd.model.packages import WantedPackages, module_of, names_of, normal_name, shown
 from nsmd.model.settings import Defaults, EnvironmentSettings
 from nsmd.model.values import Environment, ReadOnlyBind
+from nsmd.network.decisions import RefusedError
+from nsmd.network.upstream import NO_UPSTREAM, Upstream
 from nsmd.packages.build_jail import ENV
 from nsmd.packages.store import (
     NODE_MODULES,
@@ -154,6 +156,7 @@ class PackageEnvironments:
     variables: Mapping[str, str] = field(repr=False)
     hosts: tuple[str, ...] = ()
     timeout_s: float
+    upstream: Upstream = NO_UPSTREAM
 
     async def make(
         self,
@@ -173,6 +176,10 @@ class PackageEnvironments:
             refresh: look for newer versions than its lock has.
             on_progress, log_fd: as for `run_monitored`.
         """
+        try:
+            await self.upstream.read_logins()
+        except RefusedError as refused:
+            raise PackagesFailedError(refused.detail) from None
         request = InstallRequest(
             name=name,
             wanted=wanted,
@@ -185,7 +192,7 @@ class PackageEnvironments:
             ),
             search_path=self.search_path,
             home=self.home,
-            variables=self.variables,
+            variables=self.upstream.variables(self.variables),
             hosts=self.hosts,
         )
         report = BuildReport(log_fd, on_progress)

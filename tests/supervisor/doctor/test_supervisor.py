@@ -15,10 +15,12 @@ import pytest
 
 import samples
 from doctor_world import World, named
+from nsm.dataclass import replace
 from nsm.wire.messages import Hello, ServerConnection
 from nsmd.doctor import supervisor
-from nsmd.doctor.supervisor import check_places
+from nsmd.doctor.supervisor import check_places, check_upstream
 from nsmd.doctor.system import Host
+from nsmd.model.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -211,3 +213,56 @@ def test_faults_of_the_audit_and_of_restarts_are_told(
     row = named(check_places(host), name)
     assert row.status == status
     assert detail in row.detail
+
+
+@pytest.mark.parametrize(
+    ("here", "supervisor_s", "answer", "status", "detail"),
+    [
+        ("", "", b"", "", ""),
+        ("eve:secret@127.0.0.1:{}", None, b"HTTP/1.1 200 OK\r\n\r\n", "ok", "it answers"),
+        ("127.0.0.1:{}", None, b"HTTP/1.0 407 x\r\nProxy-Authenticate: Basic\r\n\r\n", "ok", "it"),
+        (
+            "127.0.0.1:{}",
+            None,
+            b"HTTP/1.0 407 x\r\nProxy-Authenticate: NTLM\r\n\r\n",
+            "warn",
+            "NTLM",
+        ),
+        ("127.0.0.1:1", None, b"", "warn", "127.0.0.1:1 (of the variables"),
+        ("127.0.0.1:1", "", b"", "warn", "the supervisor uses none; this shell has 127.0.0.1:1"),
+        ("", "p.test:1", b"", "warn", "the supervisor uses p.test:1; this shell has none"),
+    ],
+)
+def test_the_upstream_proxy_is_the_supervisor_s_and_answers(
+    here: str,
+    supervisor_s: str | None,
+    answer: bytes,
+    status: str,
+    detail: str,
+    monkeypatch: pytest.MonkeyPatch,
+    host: Host,
+) -> None:
+    def ask(_path: str, _operation: str) -> dict[str, Any]:
+        if supervisor_s is None:
+            raise ConnectionRefusedError
+        return samples.status(upstream=supervisor_s)
+
+    monkeypatch.setattr(supervisor, "ask", ask)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            client, _ = server.accept()
+            with client:
+                assert client.recv(4096).startswith(b"OPTIONS http://127.0.0.1:")
+                client.sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        if answer:
+            thread.start()
+        proxy = here.format(server.getsockname()[1])
+        row = check_upstream(replace(host, variables={"HTTPS_PROXY": proxy}), Settings())
+        if answer:
+            thread.join()
+    assert (row.status if row else "") == status
+    assert detail in (row.detail if row else "")
+    assert "secret" not in str(row)

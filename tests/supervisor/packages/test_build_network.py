@@ -73,7 +73,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> TestAuthority:
 
 @pytest.fixture(scope="module")
 def certificate(authority: TestAuthority) -> str:
-    return str(authority.certificate("localhost"))
+    return str(authority.certificate("localhost", "index.test", "other.test"))
 
 
 @pytest.fixture
@@ -268,8 +268,7 @@ def user_proxy(status: int) -> Generator[tuple[int, list[str]]]:
         import socket
         import threading
 
-        host, _, port = handler.path.rpartition(":")
-        server = socket.create_connection((host, int(port)))
+        server = socket.create_connection(("127.0.0.1", int(handler.path.rpartition(":")[2])))
         handler.wfile.write(b"HTTP/1.1 200 OK\r\n\r\n")
 
         def copy(source: socket.socket, target: socket.socket) -> None:
@@ -296,15 +295,19 @@ def user_proxy(status: int) -> Generator[tuple[int, list[str]]]:
 async def test_the_user_s_own_proxy_leads_to_indexes_and_listed_hosts(
     world: World, other: IndexServer
 ) -> None:
+    # Only the proxy knows that name, and leads it here.
+    world.index.host = "index.test"
+    world.variables["PIP_INDEX_URL"] = f"https://{LOGIN}@index.test:{world.index.port}/simple"
     world.index.add_project("demo", "1.0")
+    other.host = "other.test"
     world.index.add("/simple/other/", HTML, elsewhere(other).replace("demo", "other"))
     with user_proxy(200) as (port, asked):
         world.variables["HTTPS_PROXY"] = f"http://eve:pw@127.0.0.1:{port}"
         await world.make("demo")
         world.hosts = ("*:*",)
-        assert "behind the user's own proxy nsm cannot tell" in await world.why_not("other")
+        assert "behind the upstream proxy nsm cannot tell" in await world.why_not("other")
         login = base64.b64encode(b"eve:pw").decode()
-        assert set(asked) == {f"127.0.0.1:{world.index.port} Basic {login}"}
+        assert set(asked) == {f"index.test:{world.index.port} Basic {login}"}
 
 
 @pytest.mark.slow
@@ -312,11 +315,14 @@ async def test_the_user_s_own_proxy_is_excepted_or_refuses(world: World) -> None
     world.index.add_project("demo", "1.0")
     with user_proxy(407) as (port, asked):
         world.variables["HTTPS_PROXY"] = f"http://127.0.0.1:{port}"
-        assert "own proxy does not lead to 127.0.0.1" in await world.why_not("demo")
+        world.variables["PIP_INDEX_URL"] = f"https://{LOGIN}@index.test:{world.index.port}/simple"
+        told = await world.why_not("demo")
+        assert f"The upstream proxy 127.0.0.1:{port} (of" in told
+        assert "asks for a login (407)" in told
         assert asked
         asked.clear()
-        world.variables["NO_PROXY"] = "127.0.0.1"
-        await world.make("demo")
+        world.variables["NO_PROXY"] = "index.test"
+        assert "index.test is allowed, but has no address" in await world.why_not("demo")
         assert not asked
 
 

@@ -68,6 +68,7 @@ async def status(call: Call) -> dict[str, Any]:
             "hidden": hidden,
         },
         "bridge": dict(services.bridge.facts()),
+        "upstream": services.run_service.session_manager.gateway.upstream.shown,
         "http": {name: value for name, value in services.http().items() if name in _OF_HTTP},
         "ports": {
             "open": len(services.ports.rows()),
