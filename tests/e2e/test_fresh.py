@@ -15,6 +15,7 @@ import pytest
 
 import nsm
 from e2e_support import program, supervisor
+from nsm.saves.saves import Saves
 from nsm.wire.errors import (
     BadRequestError,
     FateUnknownError,
@@ -284,7 +285,8 @@ def test_leaving_a_map_ends_its_programs(client: Client) -> None:
 def test_a_session_that_is_killed_or_interrupted_answers_for_all(
     client: Client, shared: Supervisor, how: str
 ) -> None:
-    found = client.map(["print(1)", *[SLOW] * 5], session="fresh", env="python", at_once=2)
+    count = 5 if how == "killed" else 100  # more than are sent at once
+    found = client.map(["print(1)", *[SLOW] * count], session="fresh", env="python", at_once=2)
     results = [next(found)]
     with shared.client() as other:
         if how == "killed":
@@ -292,14 +294,16 @@ def test_a_session_that_is_killed_or_interrupted_answers_for_all(
         else:
             assert other.interrupt("fresh")
     results += found
-    assert sorted(result.number for result in results) == list(range(6))
+    assert sorted(result.number for result in results) == list(range(count + 1))
     assert all(result.error or result.interrupted for result in results[1:])
     if how == "killed":
         with pytest.raises(UnknownSessionError):
             client.map([SLOW], session="fresh", must_exist=True)
 
 
-def test_forks_and_undo_are_refused_while_programs_run(client: Client, shared: Supervisor) -> None:
+def test_forks_saves_and_undo_are_refused_while_programs_run(
+    client: Client, shared: Supervisor, tmp_path: Path
+) -> None:
     client.run("x = 1", env="python", session="fresh")
     with client.map([SLOW, "print(1)"], session="fresh", at_once=2) as found:
         next(found)
@@ -310,6 +314,9 @@ def test_forks_and_undo_are_refused_while_programs_run(client: Client, shared: S
                 other.fork("fresh")
             with pytest.raises(BadRequestError, match="fresh interpreters"):
                 other.undo("fresh")
+            with pytest.raises(BadRequestError, match="fresh interpreters"):
+                Saves(other).save("fresh", str(tmp_path / "save"))
+            assert not os.listdir(tmp_path)
 
 
 @pytest.mark.slow
@@ -382,9 +389,16 @@ def test_nsm_map_answers_for_each_line(shared: Supervisor) -> None:
     assert done.stdout.isascii(), "it could move a terminal's cursor"
     log = shared.run("nsm", "logs", "lines").stdout
     assert "4 programs, each in a fresh interpreter: 2 failed" in log
+    shared.run("nsm", "run", "-s", "lines", "1")
+    (row,) = json.loads(shared.run("nsm", "ps", "--json").stdout)
+    assert row["executions"] == 5
+    shared.run("nsm", "kill", "lines")
     deadline = time.monotonic() + 10  # lines of the audit wait for others
-    while shared.run("nsm", "audit", "--json").stdout.count('"event": "fresh"') < 3:
+    while "ended after 1 executions and 4 programs" not in shared.run("nsm", "audit").stdout:
         assert time.monotonic() < deadline
+    told = map(json.loads, shared.run("nsm", "audit", "--json").stdout.splitlines())
+    kinds = [line["event"] for line in told if line.get("name") == "lines"]
+    assert kinds.count("fresh") == 4
 
 
 def test_nsm_run_fresh_leaves_the_session_as_it_was(shared: Supervisor) -> None:

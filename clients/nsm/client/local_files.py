@@ -6,15 +6,15 @@ import errno
 import os
 import stat
 import sys
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from nsm import below
-from nsm.wire.errors import FileError
+from nsm.wire.errors import BadRequestError, FileError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
-    from typing import Self
+    from typing import IO, Self
 
     from nsm.below import NewFile
 
@@ -88,6 +88,29 @@ def open_here(path: str, flags: int, *, follow: bool) -> int:
         return os.open(path, flags | os.O_CLOEXEC)  # links there are the kernel's, as for <(...)
     with no_link(path, "read"), below.opened_around(path) as (root, name):
         return below.open_below(root, name, flags, mounts=True)
+
+
+@contextmanager
+def open_input(path: str) -> Generator[IO[bytes]]:
+    """Open a file that a command reads; `-` is standard input, which stays open.
+
+    Raises:
+        BadRequestError: it can't be opened.
+    """
+    if path == "-":
+        if not sys.stdin:  # whoever started us has closed it
+            raise BadRequestError("standard input is closed", hint="Name a file.")
+        yield sys.stdin.buffer
+        return
+    with ExitStack() as owned:
+        try:
+            file = owned.enter_context(open(open_here(path, os.O_RDONLY, follow=False), "rb"))
+        except LinkError as error:
+            raise BadRequestError(error.message, hint="Name the file itself.") from error
+        except OSError as error:
+            message = f"the file {path!r} can't be read: {error.strerror}"
+            raise BadRequestError(message, hint="Check its name and mode.") from error
+        yield file
 
 
 @contextmanager

@@ -25,6 +25,7 @@ class SessionRow(NamedTuple):
         age_s, idle_s, cpu_s: seconds; `memory_bytes`: about what it shares with nothing else.
         state: ``starting``, ``idle``, ``running``, ``ending`` or ``ended``; ``unreadable`` if it
             lives on and this version of nsm cannot use it: times and counts are 0 then.
+        executions: what it has run, with programs in fresh interpreters.
         pid: the jail's first process, as the host numbers it.
         limited_by: mechanism of its memory limit: ``cgroup``, ``watchdog`` or ``rlimit``; None
             before it has a jail.

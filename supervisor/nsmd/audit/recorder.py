@@ -208,8 +208,9 @@ class Recorder:
     def _session_ended(self, session: Session) -> None:
         if session.tenancy is None:  # a spare that nobody took
             return
-        facts = {"reason": session.end_reason, "executions": session.runs.count}
-        self.say("session_ended", {**_session_facts(session), **facts})
+        counts = {"executions": session.runs.count, "programs": session.transcript.programs}
+        facts = {**_session_facts(session), "reason": session.end_reason, **counts}
+        self.say("session_ended", facts)
 
     def _operation(self, event: SupervisorEvent) -> None:
         facts = dict(event.facts)

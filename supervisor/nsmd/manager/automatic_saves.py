@@ -39,7 +39,7 @@ SHUTDOWN_S = 60.0
 AT_ONCE = 2
 """Saves at the same time: each may compress hundreds of megabytes."""
 
-_KINDS: tuple[EventKind, ...] = ("execution_finished", "session_taken_up")
+_KINDS: tuple[EventKind, ...] = ("execution_finished", "fresh_finished", "session_taken_up")
 
 Write = Callable[[Session, int], Awaitable[None]]
 
@@ -76,7 +76,9 @@ class AutomaticSaves:
         if not self._settings().keep:
             return
         subject = event.subject
-        if isinstance(subject, Execution):
+        if event.kind == "fresh_finished":
+            subject = self._find(event.session)
+        elif isinstance(subject, Execution):
             if subject.request.code.startswith(OWN_CODE):
                 return
             subject = subject.session
@@ -104,8 +106,9 @@ class AutomaticSaves:
                 for session_id in [each for each, due_s in self._due.items() if due_s <= now]:
                     del self._due[session_id]
                     session = self._find(session_id)
-                    # Else it is gone, or the end of its code will be told.
-                    if session is not None and session.state is SessionState.IDLE:
+                    # Else it is gone, or the end of its code or programs will be told.
+                    idle = session is not None and session.state is SessionState.IDLE
+                    if session is not None and idle and not session.runs_programs:
                         saving.start_soon(self._save, session)
 
     async def save_all(self) -> None:
@@ -116,9 +119,15 @@ class AutomaticSaves:
         with trio.move_on_after(SHUTDOWN_S) as scope:
             async with trio.open_nursery() as saving:
                 for session in changed:
-                    saving.start_soon(self._save, session)
+                    saving.start_soon(self._save_last, session)
         if scope.cancelled_caught:
             log.warning("not all sessions were saved within %g s", SHUTDOWN_S)
+
+    async def _save_last(self, session: Session) -> None:
+        """Save a session that is to end, and end its programs before: they might change files."""
+        if session.runs_programs:
+            await session.runners.end_programs()
+        await self._save(session)
 
     async def _save(self, session: Session) -> None:
         async with self._limiter:

@@ -64,6 +64,8 @@ START_S = 30.0
 MARGIN_S = 10.0
 """Time for a result beside the program's limit and grace."""
 
+INTERRUPTED = "It was interrupted before it began."
+
 KILLED = 137
 """Exit code of a program that did not run to its end."""
 
@@ -124,7 +126,7 @@ class ClientPrograms:
         self.count = self.pending = self.running = 0
         self.unread_bytes = 0
         self._failed = self._not_run = 0
-        self._is_over = self._is_noted = False
+        self._is_over = self._is_noted = self._is_interrupted = False
         self._started_at, self._started_s = time.time(), trio.current_time()
         self._results: list[FreshOutcome] = []
         self._news = trio.Event()
@@ -163,6 +165,8 @@ class ClientPrograms:
                 queued.fail(NOT_RUN, program.message)
             elif not session.live:
                 queued.fail(NOT_RUN, session.ended_error().message)
+            elif self._is_interrupted:
+                queued.fail(NOT_RUN, INTERRUPTED)
             else:
                 self.waiting.append(queued)
         if session.confinement is not None:
@@ -204,10 +208,11 @@ class ClientPrograms:
         return taken
 
     def drop(self) -> None:
-        """Run no program that waits."""
+        """Run no program that waits, or comes."""
+        self._is_interrupted = True
         dropped, self.waiting = self.waiting, deque()
         for queued in dropped:
-            queued.fail(NOT_RUN, "It was interrupted before it began.")
+            queued.fail(NOT_RUN, INTERRUPTED)
 
     def interrupt(self) -> None:
         """Interrupt what runs, and run nothing else."""
@@ -252,7 +257,10 @@ class ClientPrograms:
     def finish(self, program: QueuedProgram, outcome: Outcome, error: str = "") -> None:
         """Take the result of a program."""
         self.pending -= 1
-        self._not_run += outcome.exit_code == NOT_RUN and bool(error)
+        if error and outcome.exit_code == NOT_RUN:
+            self._not_run += 1
+        else:
+            self.session.transcript.programs += 1
         self._failed += outcome.exit_code != 0
         size = len(outcome.stdout) + len(outcome.stderr)
         if outcome.displays:
@@ -366,6 +374,12 @@ class SessionRunners:
             if runner.program is not None and client in (None, runner.program.client):
                 runner.interrupt()
         return were
+
+    async def end_programs(self) -> None:
+        """Interrupt all programs, and wait until none runs."""
+        self.interrupt()
+        for client in [*self._clients]:
+            await client.ended()
 
     @asynccontextmanager
     async def away(self) -> AsyncGenerator[None]:

@@ -66,6 +66,8 @@ class StandIn(Session):
 
     tenancy: Any
     state: Any
+    runs_programs: Any = False
+    runners: Any = None
 
 
 class StandInExecution(Execution):
@@ -97,13 +99,19 @@ async def test_running_sessions_wait_and_gone_ones_are_forgotten() -> None:
     it = SavedSessions()
     it.add("busy")
     it.add("gone")
+    it.add("map")
     async with trio.open_nursery() as nursery:
         nursery.start_soon(it.saves.run)
         await trio.testing.wait_all_tasks_blocked()
         it.sessions["busy"].state = SessionState.RUNNING
+        it.sessions["map"].runs_programs = True
         del it.sessions["gone"]
         await trio.sleep(1000)
         assert it.saved == []
+        it.sessions["map"].runs_programs = False
+        it.events.publish("fresh_finished", session="map")
+        await trio.sleep(1000)
+        assert it.saved == [("map", 1000 + IDLE_S)]
         nursery.cancel_scope.cancel()
 
 
@@ -115,6 +123,23 @@ async def test_a_shutdown_saves_what_has_changed() -> None:
     await it.saves.save_all()
     await it.saves.save_all()
     assert [name for name, _ in it.saved] == ["changed"]
+
+
+async def test_a_shutdown_ends_programs_before_it_saves() -> None:
+    it = SavedSessions()
+    it.add("map")
+    it.ran("map")
+    session = it.sessions["map"]
+    session.runs_programs = True
+
+    async def end_programs() -> None:
+        assert it.saved == []
+        await trio.sleep(5)
+        session.runs_programs = False
+
+    session.runners = SimpleNamespace(end_programs=end_programs)
+    await it.saves.save_all()
+    assert it.saved == [("map", 5)]
 
 
 async def test_a_shutdown_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -325,6 +325,8 @@ def _what(line: Line) -> str:
             return f"began session {where}, {line.get('env')}{seen}, network {line.get('network')}"
         case "session_ended":
             ran = f"{line.get('executions')} executions"
+            if line.get("programs"):
+                ran += f" and {line['programs']} programs"
             return f"session {where} ended after {ran}: {line.get('reason')}"
         case "operation":
             told = cast("Line", line.get("arguments") or {})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 import time
 from typing import TYPE_CHECKING, cast
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, cast
 from nsm.cli import options as cli
 from nsm.cli import terminal
 from nsm.client.blocking import Client
-from nsm.client.local_files import LinkError, open_here
+from nsm.client.local_files import open_input
 from nsm.client.places import DEFAULT
 from nsm.wire.decode import DecodeError, decode
 from nsm.wire.errors import BadRequestError, NsmError
@@ -87,7 +86,7 @@ def _at_once(text: str) -> int:
 )
 def _map(options: Namespace) -> int:
     given = options.project or (None if options.no_project else DEFAULT)
-    with _opened(options.file) as file, Client(project=given) as client:
+    with open_input(options.file) as file, Client(project=given) as client:
         lines = _Lines(file)
         progress = _Progress()
         failed = False
@@ -112,20 +111,6 @@ def _map(options: Namespace) -> int:
             return cli.EXIT_INTERRUPTED
         progress.end()
     return EXIT_NOT_RUN if failed else 0
-
-
-def _opened(path: str) -> IO[bytes]:
-    if path == "-":
-        if not sys.stdin:
-            raise BadRequestError("standard input is closed", hint="Name a file.")
-        return sys.stdin.buffer
-    try:
-        return open(open_here(path, os.O_RDONLY, follow=False), "rb")
-    except LinkError as error:
-        raise BadRequestError(error.message, hint="Name the file itself.") from error
-    except OSError as error:
-        message = f"the file {path!r} can't be read: {error.strerror}"
-        raise BadRequestError(message, hint="Check its name and mode.") from error
 
 
 class _Lines:

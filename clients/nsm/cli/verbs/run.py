@@ -18,7 +18,7 @@ from nsm.cli.render.results import Display, Folder, display, exit_code, run_note
 from nsm.cli.streams.live_output import Live
 from nsm.client.blocking import Client
 from nsm.client.events import output_of, text_of
-from nsm.client.local_files import LinkError, open_here
+from nsm.client.local_files import open_input
 from nsm.client.places import (
     DEFAULT,
     NO_PROJECT,
@@ -224,29 +224,13 @@ def _run(options: Namespace) -> int:
 
 def _read_code(argument: str | None, file: str | None) -> str:
     """The code: the argument, or what is in the file; ``-``, or neither, is standard input."""
-    if file is not None and file != "-":
-        try:
-            with open(open_here(file, os.O_RDONLY, follow=False), "rb") as stream:
-                # One byte more than could be sent, so that a device or pipe without end is
-                # noticed as too large.
-                data = stream.read(MAX_FRAME_BYTES + 1)
-        except LinkError as error:
-            raise BadRequestError(error.message, hint="Name the file itself.") from error
-        except OSError as error:
-            message = f"the file {file!r} can't be read: {error.strerror}"
-            raise BadRequestError(message, hint="Check its name and mode.") from error
-        return _decoded(data, f"the file {file!r}")
-    if argument is None or argument == "-" or file == "-":
-        hint = "Give the code another way."
-        if not sys.stdin:  # whoever started us has closed it
-            raise BadRequestError("standard input is closed", hint=hint)
-        try:
-            data = sys.stdin.buffer.read(MAX_FRAME_BYTES + 1)
-        except OSError as error:
-            message = f"standard input can't be read: {error.strerror}"
-            raise BadRequestError(message, hint=hint) from error
-        return _decoded(data, "standard input")
-    return _decoded(os.fsencode(argument), "the code")
+    if file is None and argument not in (None, "-"):
+        return _decoded(os.fsencode(argument), "the code")
+    with open_input(file or "-") as stream:
+        # One byte more than could be sent, so that a device or pipe without end is noticed as too
+        # large.
+        data = stream.read(MAX_FRAME_BYTES + 1)
+    return _decoded(data, "standard input" if file in (None, "-") else f"the file {file!r}")
 
 
 def _has_unread_input() -> bool:

@@ -17,7 +17,7 @@ from nsm.wire.code import Place, RunOptions
 from nsm.wire.errors import BadRequestError, NsmError, UnknownSessionError, UnreadableSessionError
 from nsm.wire.operation import encode
 from nsm.wire.sessions import FORKED_FROM, Check, Completions, OpenedSession
-from nsm.wire.transcripts import to_wire
+from nsm.wire.transcripts import OWN_CODE, to_wire
 from nsmd.agent_link.frames import CheckedFrame, CompletionsFrame
 from nsmd.agent_link.requests import NoAnswerError
 from nsmd.control.call import Call
@@ -119,9 +119,9 @@ def _submit(
         if not request.again:
             raise
         return run_service.retries.find_of_gone(request).join(on_output)
-    if undo and session.runs_programs:
+    if (undo or code.startswith(OWN_CODE)) and session.runs_programs:
         raise BadRequestError(
-            "Nothing can be undone while programs run in fresh interpreters of the session.",
+            "While programs run in fresh interpreters of a session, it is not saved, nor undone.",
             hint=WHILE_PROGRAMS_RUN,
         )
     request = replace(request, env=session.spec.environment.name, session=session.name)

@@ -62,6 +62,7 @@ class Transcript:
 
     Attributes:
         executions: number of executions, dropped ones included.
+        programs: number of programs that ran in fresh interpreters.
         started_s, ended_s: on trio's clock; `ended_s` is None while the session lives.
         followers: number of readers that wait for more.
         size_bytes: approximate size in memory, without the running execution.
@@ -82,6 +83,7 @@ class Transcript:
         "ended_s",
         "executions",
         "followers",
+        "programs",
         "size_bytes",
         "started_s",
         "subject",
@@ -89,7 +91,7 @@ class Transcript:
 
     def __init__(self, subject: Subject, store: TranscriptStore) -> None:
         self.subject = subject
-        self.executions = 0
+        self.executions = self.programs = 0
         self.started_s = trio.current_time()
         self.ended_s: float | None = None
         self.end_reason = ""
