@@ -216,17 +216,17 @@ def test_a_shutdown_ends_what_a_holder_has_that_does_not_answer(short_dir: Path)
 
 
 def test_running_code_goes_on_and_its_result_can_be_asked_for(short_dir: Path) -> None:
-    """A one-shot, too, which ends with its answer."""
+    """A one-shot, too, if it has lasted; it ends with its answer."""
     code = (
-        "import os, time\nprint('up', flush=True)\n"
+        "import os, time\ntime.sleep({})\nprint('up', flush=True)\n"
         "while not os.path.exists('/workspace/go'): time.sleep(0.01)\nprint('done')"
     )
     with supervisor(short_dir) as first:
         threads = [
-            begin(first, code, env="python", session=name, execution_id=name)
+            begin(first, code.format(0), env="python", session=name, execution_id=name)
             for name in ("first", "second")
         ]
-        threads.append(begin(first, code, env="python", execution_id="once"))
+        threads.append(begin(first, code.format(2), env="python", execution_id="once"))
         first.kill()
         for thread in threads:
             thread.join()

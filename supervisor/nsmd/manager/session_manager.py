@@ -22,7 +22,7 @@ from nsmd.agent_link.frames import Noted, ResumedFrame
 from nsmd.fdstore.running_holders import SilentHolders
 from nsmd.fdstore.store import NoStore
 from nsmd.host.descriptors import MAX_PROXIED, Shares
-from nsmd.host.event_loop import Timers
+from nsmd.host.event_loop import Timer, Timers
 from nsmd.jail import Launcher
 from nsmd.jail.limits import LimitEnforcer
 from nsmd.jail.templates import TemplateLauncher
@@ -55,6 +55,11 @@ refused.
 
 CONCURRENT_STARTS = 4
 """Jails started at once. More only makes each slower: a start is all CPU and mount work."""
+
+KEPT_AFTER_S = 1.0
+"""Age from which on a one-shot outlives the supervisor. Most are over sooner, and to keep one takes
+the twentieth part of all that it costs.
+"""
 
 
 class Forks(NamedTuple):
@@ -102,6 +107,7 @@ class SessionManager:
         self.catch_up: Callable[[], None] = lambda: None
         self.secrets: SecretService | None = None
         self._session_store = session_store or SessionStore(NoStore())
+        self._young: dict[Session, None] = {}  # one-shots that are not kept yet, oldest first
         self._ended_files = ended_files
         self.ended = EndedSessions(ended_files)
         self._reattachment = Reattachment(self.earlier_executions, self.executions)
@@ -114,6 +120,7 @@ class SessionManager:
         self._limits = session_limits(settings)
         self._starts = StartLimit(CONCURRENT_STARTS)
         self.timers = Timers()
+        self._keeping = Timer(self.timers, self._keep_lasting)
         self.gateway = gateway or Gateway(
             max_connections=shares.proxied if shares is not None else MAX_PROXIED
         )
@@ -182,8 +189,26 @@ class SessionManager:
             turn.is_for(session)
         session.claim(tenancy)
         if session.link is not None:  # else it is kept as soon as it is ready
-            self._session_store.keep(session)
+            self._keep(session)
         return session
+
+    def _keep(self, session: Session) -> None:
+        """Have a session outlive the supervisor: at once if it has a name, else if it lasts."""
+        if session.name is not None or self.leaving or not self._session_store.note_one_shots():
+            self._session_store.keep(session)
+            return
+        if not self._young:
+            self._keeping.arm(KEPT_AFTER_S)
+        self._young[session] = None
+
+    def _keep_lasting(self, least_s: float = KEPT_AFTER_S) -> None:
+        """Keep the one-shots of this age, and look again if there are younger ones."""
+        before_s = self.timers.now() - least_s
+        while self._young and (oldest := next(iter(self._young))).created_s <= before_s:
+            del self._young[oldest]
+            self._session_store.keep(oldest)
+        if self._young:
+            self._keeping.arm(oldest.created_s - before_s)
 
     async def fork(self, original: Session, tenancies: Sequence[Tenancy]) -> Forks:
         """Fork a live session; returns the new ones, which have their names."""
@@ -364,6 +389,8 @@ class SessionManager:
     def leave(self) -> None:
         """Accept no new work, and leave every session as it is."""
         self.closing = self.leaving = True
+        self._keep_lasting(0.0)
+        self._session_store.forget_one_shots()
 
     def close(self) -> None:
         """Accept no new work, and end every session."""
@@ -379,7 +406,7 @@ class SessionManager:
 
     def session_ready(self, session: Session) -> None:
         if session.tenancy is not None:
-            self._session_store.keep(session)
+            self._keep(session)
         self.pool.ready(session)
 
     def session_changed(self, session: Session) -> None:
@@ -399,6 +426,7 @@ class SessionManager:
             # Otherwise its successor knows already. First of all: a supervisor that is killed in
             # between has either the session or its end.
             self.ended.add(tenancy.scope, tenancy.name, session.end_reason, lost=session.lost)
+        self._young.pop(session, None)
         self._session_store.drop(session)
         self._reattachment.ended(session)
         self.pool.forget(session)

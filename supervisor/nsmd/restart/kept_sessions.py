@@ -40,6 +40,12 @@ from nsmd.sessions.session import Session
 
 log = logging.getLogger(__name__)
 
+SPEC = "spec-"
+ONE_SHOTS = f"{SPEC}one-shots"
+"""Entry of a supervisor that runs one-shots without keeping them. Versions that do not know it drop
+it, as a specification that nobody uses.
+"""
+
 SPECS_KEPT = 64
 """Largest number of specifications kept without a session, since one-shots come and go."""
 
@@ -108,6 +114,26 @@ class SessionStore:
         self._names[session.id] = [name]
         self._awaited.pop(session.id, None)
 
+    def note_one_shots(self) -> bool:
+        """Note, until `forget_one_shots`, that one-shots run which are not stored; return whether
+        the next supervisor will know that.
+        """
+        if ONE_SHOTS in self._known or self._store.kind == "none":
+            return True
+        try:
+            noted = records.keep(self._store, records.kept_entry(ONE_SHOTS, b""))
+        except OSError:
+            return False
+        if noted:
+            self._known.add(ONE_SHOTS)
+        return noted
+
+    def forget_one_shots(self) -> None:
+        """Note that all one-shots that run are stored."""
+        if ONE_SHOTS in self._known - self._pinned:
+            self._known.remove(ONE_SHOTS)
+            self._store.drop(ONE_SHOTS)
+
     def begin_after(
         self, session: Session, names: Sequence[str], record: SessionRecord, earlier: Earlier
     ) -> None:
@@ -134,6 +160,8 @@ class SessionStore:
         """Yield everything for a store that has lost it. Descriptors are valid until the next step
         of the iteration.
         """
+        if ONE_SHOTS in self._known:
+            yield from records.kept_entry(ONE_SHOTS, b"")
         for kind in list(self._kinds.values()):
             yield from records.kept_entry(kind.name, kind.data)
         for session in sessions:
@@ -246,7 +274,7 @@ def session_id_of(name: str) -> str:
     return name.partition("-")[2].partition(".")[0]
 
 
-SESSION, SPEC = "session-", "spec-"
+SESSION = "session-"
 
 
 Drop = Callable[[str], object]
@@ -390,12 +418,14 @@ class LoadedState:
     Attributes:
         gone: records of sessions that have ended meanwhile.
         unread: live sessions that cannot be read, which stay in the store.
+        lost_one_shots: one-shots may have ended with the supervisor, which did not keep them.
     """
 
     found: list[LoadedSession] = field(default_factory=list[LoadedSession])
     gone: list[SessionRecord] = field(default_factory=list[SessionRecord])
     specs: list[str] = field(default_factory=list[str])
     unread: UnreadSessions = field(default_factory=UnreadSessions)
+    lost_one_shots: bool = False
 
 
 def load_sessions(entries: KeptEntries) -> LoadedState:
@@ -403,7 +433,9 @@ def load_sessions(entries: KeptEntries) -> LoadedState:
 
     A session that nobody could use or end later is ended, and its descriptors are closed.
     """
-    state = LoadedState(unread=UnreadSessions(entries.drop))
+    state = LoadedState(
+        unread=UnreadSessions(entries.drop), lost_one_shots=ONE_SHOTS in entries.kept
+    )
     specs = {name: _Spec(each) for name, each in entries.kept.items() if name.startswith(SPEC)}
     names: dict[str, list[str]] = {}
     for name in entries.kept:

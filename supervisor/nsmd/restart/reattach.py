@@ -44,7 +44,7 @@ class EarlierExecutions:
         done: ids of executions that were answered and whose answers are gone, with scope and name
             of the sessions whose agents say so: each speaks only for its own.
         surviving: (scope, name) of the named sessions that live on.
-        lost_one_shots: some one-shot was lost with its jail.
+        lost_one_shots: some one-shot was lost with its jail, or may have been.
     """
 
     def __init__(self) -> None:
@@ -178,6 +178,7 @@ class Reattachment:
         self._settled = trio.Event()
         # Those that cannot be used, or not yet, may have run anything, and are not asked.
         lost = any(each.tenancy.name is None for each in loaded_state.gone)
+        lost = lost or loaded_state.lost_one_shots
         self._earlier.lost_one_shots = lost or bool(loaded_state.unread) or not all_seen
 
     async def settle(self) -> None:

@@ -19,7 +19,7 @@ from nsm.wire.errors import (
 )
 from nsmd.fdstore.records import SessionRecord
 from nsmd.fdstore.running_holders import SilentHolder, SilentHolders
-from nsmd.manager.session_manager import CONCURRENT_STARTS, HIDDEN_S
+from nsmd.manager.session_manager import CONCURRENT_STARTS, HIDDEN_S, KEPT_AFTER_S
 from nsmd.manager.session_slots import MAX_WAITING, WAIT_S
 from nsmd.model.settings import PoolSettings, SessionSettings, Settings
 from nsmd.model.values import NetworkRule, ProjectMount, RunRequest, Tenancy
@@ -107,6 +107,51 @@ async def test_one_shots_beyond_the_limit_have_their_turn() -> None:
                 nursery.start_soon(one, number)
         assert {int(answer) for answer in answers} == set(range(50))
         assert most == 10
+
+
+@pytest.mark.parametrize("noted", [True, False], ids=["noted", "not-noted"])
+async def test_a_one_shot_is_kept_once_it_lasts_or_nobody_else_would_know_of_it(
+    monkeypatch: pytest.MonkeyPatch, noted: bool
+) -> None:
+    kept: list[str] = []
+    async with bench() as it:
+        manager, store = it.session_manager, it.session_manager._session_store
+        monkeypatch.setattr(store, "keep", lambda session: kept.append(session.id))
+        monkeypatch.setattr(store, "note_one_shots", lambda: noted)
+
+        def begin() -> str:
+            request = RunRequest(client=ALICE, env="python", code="wait", session=None)
+            return it.run_service.submit(request).session.id
+
+        await it.run(session=None)
+        assert bool(kept) is not noted
+        kept.clear()
+        lasting = begin()
+        await trio.sleep(KEPT_AFTER_S / 2)
+        later = begin()
+        await it.run(session=None)
+        await trio.sleep(KEPT_AFTER_S * 0.6)
+        if noted:
+            assert kept == [lasting]
+            await trio.sleep(KEPT_AFTER_S / 2)
+            assert kept == [lasting, later]
+        leaving = begin()
+        await trio.sleep(KEPT_AFTER_S / 2)
+        manager.leave()
+        assert kept[-1] == leaving
+
+
+@pytest.mark.parametrize("lost", [True, False], ids=["killed", "left"])
+async def test_a_one_shot_runs_again_only_if_none_was_lost_with_its_supervisor(lost: bool) -> None:
+    async with bench() as it:
+        it.session_manager.take_up(LoadedState(lost_one_shots=lost))
+        await trio.sleep(SETTLE_S)
+        again = partial(it.run, session=None, execution_id="e", again=True)
+        if lost:
+            with pytest.raises(FateUnknownError):
+                await again()
+        else:
+            assert (await again()).outcome.stdout == "x"
 
 
 async def test_a_client_that_waits_for_a_place_can_go() -> None:

@@ -383,6 +383,24 @@ async def test_a_session_that_changes_is_kept_once() -> None:
         store.close()
 
 
+async def test_the_next_supervisor_knows_whether_one_shots_were_not_kept() -> None:
+    store = Held()
+    session_store = session_store_in(store)
+
+    def told() -> bool:
+        entries = KeptEntries(
+            NoStore(), {name: [os.dup(fd) for fd in fds] for name, fds in store.held.items()}
+        )
+        return load_sessions(entries).lost_one_shots
+
+    assert not told()
+    assert session_store.note_one_shots()
+    assert told()
+    assert [name for name, _ in session_store.everything([])] == list(store.held)
+    session_store.forget_one_shots()
+    assert not told()
+
+
 async def test_the_newer_of_two_records_holds_and_both_go() -> None:
     """The supervisor was killed between keeping one and dropping the other."""
     with session() as it:
