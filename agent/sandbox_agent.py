@@ -139,6 +139,7 @@ def serve(
     # Not in each fork.
     worker = worker or with_pipes(PythonWorker)
     gc.freeze()
+    fork.session.start_fork_server(runner.interpreters[fork.interpreter], worker)
     serve(runner, fork.channel_fd, fork.channel_fd, prestart=fork.interpreter, worker=worker)
 
 

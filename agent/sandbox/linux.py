@@ -118,6 +118,49 @@ def _checked(what: str, result: int) -> int:
     return result
 
 
+@functools.cache
+def locked_library() -> Any:
+    """The C library, called with Python's lock held all the time."""
+    import ctypes
+
+    library = ctypes.PyDLL(None, use_errno=True)
+    library.syscall.restype = ctypes.c_long
+    library.syscall.argtypes = (ctypes.c_long,) * 6
+    return library
+
+
+CLONE_PARENT, CLONE_CHILD_CLEARTID, CLONE_CHILD_SETTID = 0x8000, 0x20_0000, 0x100_0000
+PR_GET_TID_ADDRESS = 40
+
+CLONE_CALLS = {"x86_64": (56, False), "aarch64": (220, True)}
+"""Number of clone(2) by machine, and whether its last two arguments are the other way round."""
+
+
+@functools.cache
+def _sibling_clone() -> tuple[int, ...]:
+    """Arguments of the system call that makes a sibling."""
+    import ctypes
+
+    call, swapped = CLONE_CALLS.get(os.uname().machine, (-1, False))
+    flags, place = CLONE_PARENT | int(signal.SIGCHLD), ctypes.c_ulong()
+    if "CS_GNU_LIBC_VERSION" in os.confstr_names:  # others note no thread id there
+        c_library().prctl(PR_GET_TID_ADDRESS, ctypes.addressof(place), 0, 0, 0)
+    if place.value:
+        flags |= CLONE_CHILD_SETTID | CLONE_CHILD_CLEARTID
+    last = (0, place.value) if swapped else (place.value, 0)
+    return (call, flags, 0, 0, *last)
+
+
+def clone_beside() -> int:
+    """Fork a child of this process's parent; this process has one thread.
+
+    What the C library and Python do in a fork beyond that is for the sake of other threads, but for
+    the thread id that the former notes in memory. The kernel does that here. Return the process id;
+    0 in the child. Raise OSError if there can be none.
+    """
+    return _checked("clone", locked_library().syscall(*_sibling_clone()))
+
+
 PIDFD_OPEN, PIDFD_SEND_SIGNAL = 434, 424
 """Numbers of system calls, which are the same on every architecture."""
 

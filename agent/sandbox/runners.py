@@ -16,10 +16,13 @@ import _socket
 import contextlib
 import os
 import signal
+import sys
 
 from sandbox.capture import Capture
 from sandbox.file_states import OPEN_DIRECTORY, remove
 from sandbox.framing import RequestError
+from sandbox.interpreters.fork_server import ForkServer
+from sandbox.interpreters.framed import PythonInterpreter
 from sandbox.limits import Limits
 from sandbox.linux import become_helper, dup_high
 from sandbox.paths import make_directory
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
 
     from sandbox.interpreters.base import Interpreter, Interpreters
     from sandbox.processes import ProcessTrees
+    from sandbox.workers.python.worker import PythonWorker
 
 
 MAX_RUNNERS = 64
@@ -110,6 +114,15 @@ class RunnerSession(SharedSession):
                 if name.partition("-")[0] in runners:
                     with contextlib.suppress(OSError):
                         remove(self.top_fd, os.fsencode(name))
+
+    def start_fork_server(self, interpreter: Interpreter, worker: PythonWorker) -> None:
+        """Have Python be forked from a process that does nothing else, if it is the agent's own."""
+        if not isinstance(interpreter, PythonInterpreter) or interpreter.program != sys.executable:
+            return
+        if not self.has_forks:  # else what starts in the session is kept from its forks
+            with contextlib.suppress(OSError):
+                server = interpreter.fork_server = ForkServer(worker, self.limits.resources)
+                interpreter.trees.helpers.add(server.pid)
 
     def start(self, interpreter: Interpreter) -> None:
         """Start an interpreter for a program. Raise OSError if that fails."""

@@ -61,6 +61,10 @@ class SharedPage:
         writable, own = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
         library.mmap(place, mmap.PAGESIZE, writable, own | MAP_FIXED, -1, ctypes.c_long(0))
 
+    def clear(self) -> None:
+        """Forget the executions of a worker that has ended."""
+        self.interruptible = self.awaited = self.pending_interrupt = 0
+
     @property
     def interruptible(self) -> int:
         """The execution whose code takes signals, or took them last; the worker's to write."""

@@ -210,6 +210,18 @@ def test_a_killed_runner_fails_its_program_which_is_not_run_again(client: Client
     assert results_of(client, "print(open('/workspace/ran').read())")[0].stdout == "x\n"
 
 
+def test_a_program_that_kills_what_forks_python_harms_none(client: Client) -> None:
+    kill = """
+import os, signal
+runner = os.getppid()
+children = open(f'/proc/{runner}/task/{runner}/children').read().split()
+(server,) = {*map(int, children)} - {os.getpid()}
+os.kill(server, signal.SIGKILL)
+"""
+    results = results_of(client, kill, "1", "1", at_once=1)
+    assert [result.exit_code for result in results] == [0] * 3
+
+
 def test_what_the_session_has_started_outlives_a_runner(client: Client) -> None:
     client.run("1", env="python", session="fresh")
     results_of(client, "1", at_once=1)

@@ -6,6 +6,7 @@ into `sandbox.workers`.
 
 - `base`: the life of a process tree, its output, and what it displays.
 - `framed`: Python and Node, whose control sockets carry frames.
+- `fork_server`: the process that forks Python for programs of a runner.
 - `bash`: one long-lived shell, driven by lines on its control socket.
 """
 

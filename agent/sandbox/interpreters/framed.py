@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
     from sandbox.framing import Step
+    from sandbox.interpreters.fork_server import ForkServer
     from sandbox.processes import ProcessTrees
     from sandbox.session import SharedSession
 
@@ -187,6 +188,7 @@ class PythonInterpreter(FramedInterpreter):
     def __init__(self, session: SharedSession, trees: ProcessTrees, program: str) -> None:
         super().__init__(session, trees, program)
         self.workers: ImageWorkers | None = None
+        self.fork_server: ForkServer | None = None
         self._page_fd = -1
         self._page: SharedPage | None = None
         self._number = 0
@@ -201,6 +203,11 @@ class PythonInterpreter(FramedInterpreter):
         return (self._page_fd,)
 
     def start(self) -> None:
+        if self.fork_server is not None:
+            self._page = self.fork_server.page
+            self._page.clear()
+            super().start()
+            return
         self._page_fd = SharedPage.make_file()
         try:
             self._page = SharedPage(self._page_fd)
@@ -209,7 +216,11 @@ class PythonInterpreter(FramedInterpreter):
             os.close(self._page_fd)
 
     def spawn(self, control_fd: int, pipes: Mapping[str, OutputPipe]) -> int:
-        workers = self.workers
+        workers, server = self.workers, self.fork_server
+        if server is not None:
+            given = [*(pipe.child_fd for pipe in pipes.values()), control_fd]
+            if pid := server.fork(given, self.session.workspace):
+                return pid
         if workers is not None and not self.session.has_forks:
             outputs = [pipes[stream].child_fd for stream in ("stdout", "stderr")]
             given = [*outputs, control_fd, self._page_fd]

@@ -23,7 +23,7 @@ import time
 
 from sandbox.framing import FrameError, MessageReader, encode_frame
 from sandbox.limits import FIXED_LIMITS, apply_limits, set_limits
-from sandbox.linux import close_others, dup_high, go_first_without_memory
+from sandbox.linux import CLONE_PARENT, close_others, dup_high, go_first_without_memory
 from sandbox.processes import read_processes, signal_child, signal_process
 from sandbox.shared_page import SharedPage
 from sandbox.template.kernel import CLONE_NEWNS, CLONE_NEWUSER, SetupError, call, libc, write_file
@@ -48,7 +48,6 @@ from sandbox.tracing.fork_checks import (
     take_rights,
 )
 from sandbox.tracing.ptrace import (
-    CLONE_PARENT,
     CLONE_VFORK,
     CLONE_VM,
     NO_CALL,

@@ -66,7 +66,7 @@ CALLS: Mapping[str, int] = {
     "landlock_restrict_self": 446,
 }
 
-CLONE_VM, CLONE_VFORK, CLONE_PARENT = 0x100, 0x4000, 0x8000
+CLONE_VM, CLONE_VFORK = 0x100, 0x4000
 CLONE_SHARED = CLONE_VM | 0x200 | 0x400 | 0x800 | 0x8000 | 0x10000
 """CLONE_VM, _FS, _FILES, _SIGHAND, _PARENT and _THREAD: what a fork does not share."""
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import _socket
 import contextlib
 import fcntl
-import functools
 import os
 import stat
 import struct
@@ -18,7 +17,12 @@ import sys
 from importlib import import_module
 
 from sandbox.framing import from_json
-from sandbox.linux import GPU_PATHS, c_library, go_first_without_memory
+from sandbox.linux import (
+    GPU_PATHS,
+    clone_beside,
+    go_first_without_memory,
+    locked_library,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,12 +38,6 @@ NOT_FROZEN = b"-"
 ASKED = b"?"
 THAW = b"t"
 """First bytes of messages between the agent and a checkpoint."""
-
-CLONE_PARENT, CLONE_CHILD_CLEARTID, CLONE_CHILD_SETTID = 0x8000, 0x20_0000, 0x100_0000
-PR_GET_TID_ADDRESS = 40
-
-CLONE_CALLS = {"x86_64": (56, False), "aarch64": (220, True)}
-"""Number of clone(2) by machine, and whether its last two arguments are the other way round."""
 
 MEMORY_DEVICES = 1
 """Major number of /dev/null and the like, which copies may share."""
@@ -284,44 +282,19 @@ def _forget_signals() -> None:
 
 
 def _fork_beside() -> int:
-    """Fork a child of this process's parent; this process has one thread.
-
-    The C library's own fork would make a child of this process. What it does beyond that is for the
-    sake of other threads, but for the thread id that it notes in memory. The kernel does that here.
-    Return the process id; 0 in the copy.
-    """
+    """Fork a child of this process's parent, which the C library's own fork does not make. Return
+    the process id; 0 in the copy."""
     import ctypes
 
-    call, swapped = CLONE_CALLS.get(os.uname().machine, (0, False))
-    if not call:
-        raise CannotFreezeError(f"no checkpoints on {os.uname().machine}")
-    place = ctypes.c_ulong()
-    c_library().prctl(PR_GET_TID_ADDRESS, ctypes.addressof(place), 0, 0, 0)
-    flags = CLONE_PARENT | native_signal.SIGCHLD
-    if place.value:
-        flags |= CLONE_CHILD_SETTID | CLONE_CHILD_CLEARTID
-    last = (0, place.value) if swapped else (place.value, 0)
-    library = _locked_library()
     ctypes.pythonapi.PyOS_BeforeFork()
-    pid: int = library.syscall(call, flags, 0, 0, *last)
-    if pid == 0:
-        return 0
-    error = ctypes.get_errno()
-    ctypes.pythonapi.PyOS_AfterFork_Parent()
-    if pid < 0:
-        raise CannotFreezeError(f"the worker cannot be copied: {os.strerror(error)}")
+    try:
+        pid = clone_beside()
+    except OSError as error:
+        ctypes.pythonapi.PyOS_AfterFork_Parent()
+        raise CannotFreezeError(f"the worker cannot be copied: {error.strerror}") from None
+    if pid:
+        ctypes.pythonapi.PyOS_AfterFork_Parent()
     return pid
-
-
-@functools.cache
-def _locked_library() -> Any:
-    """The C library, called with Python's lock held all the time."""
-    import ctypes
-
-    library = ctypes.PyDLL(None, use_errno=True)
-    library.syscall.restype = ctypes.c_long
-    library.syscall.argtypes = (ctypes.c_long,) * 6
-    return library
 
 
 def _fork_native() -> int:
@@ -329,7 +302,7 @@ def _fork_native() -> int:
     process id; 0 in the copy."""
     import ctypes
 
-    fork = _locked_library().fork
+    fork = locked_library().fork
     ctypes.pythonapi.PyOS_BeforeFork()
     pid: int = fork()
     if pid:

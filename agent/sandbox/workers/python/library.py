@@ -207,12 +207,8 @@ def steps_of_fork(
     return [step for step in steps if step is not None]
 
 
-def adopt_fork_hooks(
-    hooks: Sequence[Mapping[str, Callable[[], object]]], steps: Sequence[Callable[[], object]]
-) -> None:
-    """Register functions to run around later forks, and run those that the last fork left out."""
-    for hook in hooks:
-        os.register_at_fork(**hook)
+def run_fork_steps(steps: Sequence[Callable[[], object]]) -> None:
+    """Run functions that the fork which made this process has left out."""
     for step in steps:
         try:
             step()

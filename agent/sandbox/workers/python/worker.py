@@ -28,8 +28,8 @@ from sandbox.workers.python.library import (
     ImportTimer,
     Library,
     Tracing,
-    adopt_fork_hooks,
     find_modules_anew,
+    run_fork_steps,
     set_arguments,
     steps_of_fork,
 )
@@ -54,16 +54,27 @@ if TYPE_CHECKING:
 DISARM_ATTEMPTS = 100
 """Interrupts that may come while the Python worker puts its own handler in place."""
 
+REHEARSALS = 16
+"""After about as many, Python has adapted code to what it comes across there (PEP 659)."""
+
 ROOM_FOR_ONE = _socket.CMSG_SPACE(4)
 """Room for one descriptor that comes with a message."""
 
 NO_SHOW: Any = re.compile("FigureCanvas.* is non-interactive")
 
 
-def run_worker(worker: PythonWorker | None, control_fd: int, page: SharedPage) -> NoReturn:
-    """Run code from `control_fd` until end-of-file, in a worker made before a fork or a new one."""
+def run_worker(
+    worker: PythonWorker | None, control_fd: int = -1, page: SharedPage | None = None
+) -> NoReturn:
+    """Run code from `control_fd` until end-of-file, in a worker made before a fork or a new one;
+    without a page, in a fork of a process that `prepare_forks` has prepared."""
     try:
-        (worker or PythonWorker()).serve(control_fd, page)
+        worker = worker or PythonWorker()
+        if page is None:
+            worker.begin_as_fork()
+        else:
+            worker.begin(control_fd, page)
+        worker.serve()
     except BaseException:
         import traceback
 
@@ -91,7 +102,7 @@ class PythonWorker:
     hold against hostile code is the agent's business.
 
     It can be made before a fork, in a process whose descriptors 0 to 2 are of the same kinds: until
-    `serve` it has no descriptor and nothing else that belongs to one process. The process that
+    `begin` it has no descriptor and nothing else that belongs to one process. The process that
     makes it has the `__main__` and the streams of user code from then on.
 
     Args:
@@ -149,27 +160,29 @@ class PythonWorker:
         self._before: tuple[Any, Any] | None = None
         find_modules_anew()
 
-    def _open(self, control_fd: int, page: SharedPage) -> None:
-        """Begin in the process that runs code: open descriptors, and set signal handlers."""
+    def begin(self, control_fd: int, page: SharedPage) -> None:
+        """Begin in the process that runs code or forks for that: open descriptors, set signal
+        handlers."""
         self._pid = self._displayer.pid = os.getpid()
+        self._page = self._loop.page = page
         self._control_fd = self._out.control_fd = control_fd
         self._control = _socket.socket(fileno=control_fd)
-        self._page = self._loop.page = page
         self._standard_fds = tuple((fd, dup_high(fd)) for fd in (0, 1, 2))
         self._know_private()
         self._show_descriptors()
         self._poll.register(control_fd, select.POLLIN)
-        # Not before: where the agent runs, nothing is to be imported from code's directory.
-        sys.path.insert(0, "")
         set_handler(signal.SIGINT, self._ignoring)
         set_handler(INTERRUPT, self._interrupt)
-        adopt_fork_hooks(self._fork_hooks, self._fork_steps)
+        for hook in self._fork_hooks:
+            os.register_at_fork(**hook)
         os.register_at_fork(after_in_child=self._after_fork)
         self._import_timer.is_on = True
         faulthandler.enable(2)
-        random = sys.modules.get("numpy.random")
-        if random is not None:  # a fork of a template would share the stream with its siblings
-            random.seed()
+
+    def begin_as_fork(self) -> None:
+        """Begin in a fork of the process that was prepared."""
+        self._pid = self._displayer.pid = os.getpid()
+        self._know_private()
 
     def _know_private(self) -> None:
         private = (self._control_fd, *(saved for _, saved in self._standard_fds))
@@ -183,9 +196,23 @@ class PythonWorker:
         """
         _warnings.filters.insert(0, ("ignore", NO_SHOW, UserWarning, None, 0))
 
-    def serve(self, control_fd: int, page: SharedPage) -> NoReturn:
+    def prepare_forks(self, control_fd: int, page: SharedPage) -> Sequence[int]:
+        """Begin in a process whose forks go on with `begin_as_fork`, and go through the steps of a
+        program: what Python and the linker remember of these is there in each fork. Return the
+        private descriptors, which a fork has to put its own in the place of."""
+        self.begin(control_fd, page)
+        for _ in range(REHEARSALS):
+            self._rehearse("print()\nNone", one_shot=True)
+        return tuple(self._private)
+
+    def serve(self) -> NoReturn:
         """Run what the agent sends, one piece after another."""
-        self._open(control_fd, page)
+        # Not before: where the agent runs, nothing is to be imported from code's directory.
+        sys.path.insert(0, "")
+        run_fork_steps(self._fork_steps)
+        random = sys.modules.get("numpy.random")
+        if random is not None:  # a fork of a template would share the stream with its siblings
+            random.seed()
         while True:
             message = self._reader.next_message()
             if message is None:
@@ -215,16 +242,16 @@ class PythonWorker:
                 done = {"type": "done", "id": message["id"], "token": message["token"]}
                 self._out.send_last({**done, "exit_code": exit_code})
 
-    def _rehearse(self) -> None:
+    def _rehearse(self, code: str = "None\nNone", *, one_shot: bool = False) -> None:
         """Go through the steps of a call, without effect. Memory that is shared with a fork is
         copied when it is first written to: so this happens now, and not in the next call.
         """
         reader = MessageReader()
-        reader.receive_data(encode_frame({"type": "run", "id": 0, "code": "None\nNone"}))
+        reader.receive_data(encode_frame({"type": "run", "id": 0, "code": code}))
         while (message := reader.next_message()) is not None:
             if self._has_run_code:
                 find_modules_anew()
-            self._run(0, message["code"])
+            self._run(0, message["code"], one_shot=one_shot)
             if self._is_intact():
                 encode_frame({"type": "done", "id": 0})
 
