@@ -14,9 +14,10 @@ import errno
 import os
 import stat
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from nsm import below, paths
+from nsm.wire.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Mapping, Sequence

@@ -1,11 +1,13 @@
-"""`nsm.dataclass` against the standard library's decorator."""
+"""`nsm.dataclass` and `nsm.wire.tuples` against the standard library."""
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import inspect
 import subprocess
 import sys
+import typing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -13,6 +15,7 @@ import pytest
 
 import nsm
 from nsm.dataclass import dataclass, field, replace
+from nsm.wire.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -118,6 +121,57 @@ CALLS: list[Callable[[Any], object]] = [
 def test_does_what_the_standard_library_does(name: str) -> None:
     for call in CALLS:
         assert outcome(call, OURS[name]) == outcome(call, THEIRS[name]), inspect.getsource(call)
+
+
+class OurTuple(NamedTuple):
+    name: str
+    words: tuple[str, ...] = ()
+
+    @property
+    def long(self) -> str:
+        return self.name * 2
+
+
+class OurDerived(OurTuple):
+    pass
+
+
+class TheirTuple(typing.NamedTuple):
+    name: str
+    words: tuple[str, ...] = ()
+
+    @property
+    def long(self) -> str:
+        return self.name * 2
+
+
+class TheirDerived(TheirTuple):
+    __slots__ = ()
+
+
+CALLS_OF_TUPLES: list[Callable[[Any], object]] = [
+    *(call for call in CALLS if "dataclasses" not in inspect.getsource(call)),
+    lambda kind: kind(1, 2, 3),
+    lambda kind: kind("a", unknown=1),
+    lambda kind: kind("a", ("b",)) == ("a", ("b",)),
+    lambda kind: repr(kind("a", ("b",))).partition("(")[2],
+    lambda kind: kind("a")._asdict(),
+    lambda kind: kind("a")._replace(words=("b",)).words,
+    lambda kind: kind._make(["a", ("b",)]).words,
+    lambda kind: kind._make(["a", ("b",), 3]),
+    lambda kind: copy.copy(kind("a")).name,
+    lambda kind: (kind._fields, kind._field_defaults),
+    lambda kind: list(typing.get_type_hints(kind).items()),
+]
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"), [(OurTuple, TheirTuple), (OurDerived, TheirDerived)], ids=["own", "derived"]
+)
+def test_tuples_do_what_the_standard_librarys_do(ours: Any, theirs: Any) -> None:
+    for call in CALLS_OF_TUPLES:
+        found, expected = outcome(call, ours), outcome(call, theirs)
+        assert found == expected.replace("Their", "Our"), inspect.getsource(call)
 
 
 def test_replace_does_what_the_standard_library_does() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import Literal, NamedTuple
+from typing import Literal
+
+from nsm.wire.tuples import NamedTuple
 
 Measure = Literal["denied", "read-only", "reported", "allowed"]
 """Rights of a box to such a file, and the report at its end; `nsm apply` warns of all.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from nsm import paths
 from nsm.cli import terminal
@@ -19,6 +19,7 @@ from nsm.wire.errors import (
     UnknownSessionError,
 )
 from nsm.wire.messages import read
+from nsm.wire.tuples import NamedTuple
 
 if TYPE_CHECKING:
     import argparse

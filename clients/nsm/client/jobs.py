@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from nsm.client import places
 from nsm.client.steps import Async, AsyncPart, Blocking, BlockingPart, Calls, ask, method
@@ -13,6 +13,7 @@ from nsm.wire.code import RunOptions
 from nsm.wire.errors import BadRequestError, JobError
 from nsm.wire.jobs import JobInfo, JobOutput, StartedJob, chunks_of
 from nsm.wire.operation import PIECE_BYTES
+from nsm.wire.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence

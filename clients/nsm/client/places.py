@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Final, TypeAlias, TypedDict, TypeVar
 
 from nsm.client.steps import ask
 from nsm.hosts.place import wanted_host
 from nsm.paths import PathError, home
 from nsm.wire.errors import BadProjectError, BadRequestError, CodeTooLargeError, ForbiddenError
 from nsm.wire.frames import MAX_FRAME_BYTES
+from nsm.wire.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

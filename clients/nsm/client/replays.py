@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
 from nsm.client.places import DEFAULT, checked_code, place_of
 from nsm.client.steps import ask
@@ -19,6 +19,7 @@ from nsm.wire.environments import envs
 from nsm.wire.errors import BadRequestError, NsmError, UnknownSessionError
 from nsm.wire.inspection import inspect
 from nsm.wire.transcripts import OWN_CODE
+from nsm.wire.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

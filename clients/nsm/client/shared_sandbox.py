@@ -16,7 +16,7 @@ import weakref
 from concurrent.futures import Future, InvalidStateError, wait
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar
 
 import trio
 
@@ -26,6 +26,7 @@ from nsm.client.places import check_names
 from nsm.client.sandbox import SandboxSettings
 from nsm.wire.errors import JobError, NsmError, UnknownSessionError
 from nsm.wire.jobs import chunks_of
+from nsm.wire.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence

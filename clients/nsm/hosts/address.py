@@ -7,12 +7,13 @@ import json
 import os
 import re
 import shlex
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
 from nsm import paths
 from nsm.wire.decode import DecodeError, decode
 from nsm.wire.errors import HostError
+from nsm.wire.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -17,7 +17,7 @@ import zipfile
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -28,6 +28,7 @@ from nsm.hosts.place import socket_of
 from nsm.hosts.ssh import connection_of, locked
 from nsm.hosts.tunnel import INSTALLED, ask_ready, connect, read_answer
 from nsm.wire.errors import HostError
+from nsm.wire.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

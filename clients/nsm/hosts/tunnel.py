@@ -10,7 +10,7 @@ import json
 import os
 import shlex
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from nsm import paths
 from nsm._version import program_version
@@ -26,6 +26,7 @@ from nsm.hosts.ssh import (
 from nsm.wire.decode import DecodeError, decode
 from nsm.wire.errors import CannotStartError, HostError, HostUnreachableError, NotRunningError
 from nsm.wire.messages import PROTOCOL_VERSION
+from nsm.wire.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from importlib import resources, util
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from nsm.saves.reports import NotSaved, RestoredRow, SaveError
 from nsm.wire.decode import DecodeError, decode
 from nsm.wire.errors import FileError
+from nsm.wire.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from nsm.client.session_files import SessionFiles

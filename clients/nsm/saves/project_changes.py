@@ -14,7 +14,7 @@ import stat
 import tarfile
 import time
 from tempfile import SpooledTemporaryFile
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Any
 
 from nsm import below
 from nsm.changes import Changes, in_order
@@ -22,6 +22,7 @@ from nsm.client import file_steps
 from nsm.saves.reports import NotSaved, RestoredRow, SaveError
 from nsm.wire.decode import DecodeError, decode
 from nsm.wire.errors import FileError
+from nsm.wire.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

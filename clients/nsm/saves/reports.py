@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from nsm.wire.errors import NsmError
+from nsm.wire.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from nsm.wire.code import RunResult

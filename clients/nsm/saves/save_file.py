@@ -15,12 +15,13 @@ import zipfile
 import zlib
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import IO, TYPE_CHECKING, NamedTuple
+from typing import IO, TYPE_CHECKING
 
 from nsm import below
 from nsm.client.local_trees import write_whole
 from nsm.saves.reports import SaveError
 from nsm.wire.decode import DecodeError, decode
+from nsm.wire.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator

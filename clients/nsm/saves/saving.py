@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from nsm._version import program_version
 from nsm.client import file_steps
@@ -15,6 +15,7 @@ from nsm.saves.interpreters import PLACE
 from nsm.saves.reports import Saved, SaveError, check_ran
 from nsm.saves.save_file import DIRECTORIES, Manifest, SaveWriter
 from nsm.wire.errors import FileError, NsmError
+from nsm.wire.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,12 +9,13 @@ import json
 import os
 from contextlib import contextmanager, suppress
 from fcntl import LOCK_EX, LOCK_NB, flock
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from nsm import paths
 from nsm.setup.agents import TITLES
 from nsm.setup.settings_file import SettingsFileError, read
 from nsm.wire.decode import DecodeError, decode
+from nsm.wire.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator

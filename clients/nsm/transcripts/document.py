@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import json
 import math
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, cast
 
 from nsm.wire import transcripts
 from nsm.wire.errors import NsmError
 from nsm.wire.frames import RemoteProtocolError
 from nsm.wire.transcripts import ExecutionEnd, ExecutionStart, JobStart, OutputPiece, SessionStart
+from nsm.wire.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

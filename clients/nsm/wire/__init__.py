@@ -4,6 +4,7 @@ From the ground up:
 
     errors.py       what goes wrong, as types that cross the socket
     frames.py       length prefix and CBOR, hardened: bytes <-> maps
+    tuples.py       `NamedTuple`, cheap to import
     messages.py     the kinds of frames as values: maps <-> messages; which may come when
     decode.py       plain values become the values that annotations describe
     operation.py    descriptions of operations, which both ends use
@@ -25,6 +26,5 @@ and a module for what operations of one kind take and answer:
 
 Nothing here imports anything that does I/O, and nothing imports `dataclasses`: it costs 10 ms and
 each class another one, a quarter of what `nsm ps` may take from start to end. Values are
-`NamedTuple`s instead, in modules whose annotations are evaluated at once (`NamedTuple` compiles
-those that are text); read their fields by name.
+`NamedTuple`s instead; read their fields by name.
 """

@@ -1,11 +1,12 @@
 """Code and the sessions that it runs in: operations, results of code, names of languages."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, NamedTuple, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 from nsm.wire.decode import Converted, at_least
 from nsm.wire.operation import Data, operation
 from nsm.wire.sessions import Check, Completions, ForkReport, KillReport, OpenedSession
+from nsm.wire.tuples import NamedTuple
 
 PLACE = "application/vnd.nsm.place+json"
 """MIME type that marks a display whose place in stdout is known. Its data is the number in the line

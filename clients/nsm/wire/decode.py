@@ -19,7 +19,6 @@ from typing import (
     Annotated,
     Any,
     Literal,
-    NamedTuple,
     TypeAlias,
     TypeVar,
     Union,
@@ -28,6 +27,8 @@ from typing import (
     get_origin,
     get_type_hints,
 )
+
+from nsm.wire.tuples import NamedTuple
 
 T = TypeVar("T")
 

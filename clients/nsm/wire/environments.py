@@ -1,10 +1,11 @@
 """Environments: those that there are, those that nsm builds, and those that lie in a project."""
 
-from typing import Annotated, NamedTuple, TypeAlias
+from typing import Annotated, TypeAlias
 
 from nsm.wire.decode import Constraint
 from nsm.wire.errors import ErrorField
 from nsm.wire.operation import operation
+from nsm.wire.tuples import NamedTuple
 
 
 class SlowImport(NamedTuple):

@@ -1,12 +1,13 @@
 """Answers about files of sessions. `nsm ps` needs none of it."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 from nsm.wire.decode import Constraint, Converted, at_least, between
 from nsm.wire.errors import BadRequestError
 from nsm.wire.messages import read
 from nsm.wire.operation import PIECE_BYTES, Data, Seconds, operation
+from nsm.wire.tuples import NamedTuple
 
 
 def _is_descriptor(value: int | bool) -> bool:

@@ -1,6 +1,6 @@
 """Programs that each run in a fresh interpreter, in a jail that stands: operations and results."""
 
-from typing import Annotated, Any, NamedTuple, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 from nsm.wire.code import (
     Count,
@@ -13,6 +13,7 @@ from nsm.wire.code import (
 )
 from nsm.wire.decode import at_most, between
 from nsm.wire.operation import operation
+from nsm.wire.tuples import NamedTuple
 
 MAX_AT_ONCE = 64
 """Programs that run at the same time in one session."""

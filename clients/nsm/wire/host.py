@@ -1,12 +1,13 @@
 """Parts of the host for sessions and boxes: ports, secrets, programs of the bridge, boxes."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, NamedTuple, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 from nsm.wire.code import NetworkRequest
 from nsm.wire.decode import Constraint, Converted, at_least, at_most, between
 from nsm.wire.files import MAX_PATH_CHARS, bytes_of, path_of
 from nsm.wire.operation import operation
+from nsm.wire.tuples import NamedTuple
 
 PortNumber: TypeAlias = Annotated[int, at_least(0)]
 

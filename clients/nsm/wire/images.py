@@ -5,8 +5,9 @@ conversation that holds one. So not only the beginning is looked at.
 """
 
 import binascii
-from typing import NamedTuple
 from zlib import crc32
+
+from nsm.wire.tuples import NamedTuple
 
 EXTENSIONS = {"image/png": "png", "image/jpeg": "jpg"}
 """MIME types that are known here, with the usual ending of such a file's name."""

@@ -1,6 +1,6 @@
 """Rules of one session, and what it may reach."""
 
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 from nsm.wire.code import NetworkRequest
 from nsm.wire.environments import SlowImport
@@ -9,6 +9,7 @@ from nsm.wire.host import PortRow
 from nsm.wire.jobs import JobInfo
 from nsm.wire.operation import operation
 from nsm.wire.sessions import SessionRow
+from nsm.wire.tuples import NamedTuple
 
 
 class NetworkDecision(NamedTuple):

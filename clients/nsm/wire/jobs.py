@@ -1,11 +1,12 @@
 """Jobs: programs that run in sessions beside their interpreters."""
 
 from collections.abc import Mapping
-from typing import Annotated, Literal, NamedTuple, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 from nsm.wire.code import OptionFields, PlaceFields, SessionRef
 from nsm.wire.decode import Constraint, at_least, between
 from nsm.wire.operation import PIECE_BYTES, Data, Seconds, operation
+from nsm.wire.tuples import NamedTuple
 
 JobStream: TypeAlias = Literal["stdout", "stderr"]
 

@@ -28,7 +28,7 @@ refused, but for a cancel that crossed its answer.
 """
 
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar, cast
+from typing import Any, Literal, TypeAlias, TypeVar, cast
 
 from nsm.wire.decode import MISSING, DecodeError, decode
 from nsm.wire.errors import BadRequestError, NsmError, OverloadedError, from_wire
@@ -39,6 +39,7 @@ from nsm.wire.frames import (
     RemoteProtocolError,
     encode_frame,
 )
+from nsm.wire.tuples import NamedTuple
 
 PROTOCOL_VERSION = 1
 

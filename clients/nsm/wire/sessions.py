@@ -1,8 +1,9 @@
 """Live sessions as rows, and what they answer besides results of code. `nsm ps` needs no more."""
 
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, TypeAlias
 
 from nsm.wire.errors import ErrorField
+from nsm.wire.tuples import NamedTuple
 
 FORKED_FROM = "forked-from"
 """Label of a live fork: id of its original."""

@@ -1,12 +1,13 @@
 """Status of the supervisor, and its ways to make room for another one."""
 
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, NamedTuple, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 from nsm.wire.decode import at_least
 from nsm.wire.errors import ForbiddenError
 from nsm.wire.messages import read
 from nsm.wire.operation import operation
+from nsm.wire.tuples import NamedTuple
 
 
 class DrainProgress(NamedTuple):

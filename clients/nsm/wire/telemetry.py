@@ -1,11 +1,12 @@
 """Figures of the supervisor, its events, and the sessions that it keeps ready."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 from nsm.wire.decode import at_least
 from nsm.wire.messages import read
 from nsm.wire.operation import operation
+from nsm.wire.tuples import NamedTuple
 
 
 class PoolKind(NamedTuple):

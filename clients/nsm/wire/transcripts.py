@@ -4,11 +4,12 @@
 """
 
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from nsm.wire.code import Truncation
 from nsm.wire.errors import ErrorField
 from nsm.wire.messages import read
+from nsm.wire.tuples import NamedTuple
 
 StreamName: TypeAlias = Literal["stdout", "stderr"]
 

@@ -17,11 +17,12 @@ import stat
 import time
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from nsm import autorun, paths
 from nsm.dataclass import dataclass, field
 from nsm.git import MAX_POINTER_BYTES, git_file, pointer, small_file
+from nsm.wire.tuples import NamedTuple
 from nsmbox.protection.git_repository import MAX_CONFIG_BYTES, GitReader
 from nsmbox.protection.secrets import printable, within
 

@@ -24,11 +24,12 @@ import socket
 import stat
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, cast
 
 from nsm import paths
 from nsm.dataclass import dataclass
 from nsm.paths import open_linkless, replace_file
+from nsm.wire.tuples import NamedTuple
 from nsmbox.model.plan import BoxError
 from nsmbox.protection.leftovers import Before
 from nsmbox.protection.secrets import printable, within

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import base64
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal
 
 from nsm.wire.decode import Constraint, Converted, at_most, between
+from nsm.wire.tuples import NamedTuple
 
 MAX_WORDS = 16 * 1024
 """Largest size of a text that is no output, such as a reason or a path. Ours have a few hundred

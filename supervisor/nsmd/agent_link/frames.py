@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sized
 from types import MappingProxyType
-from typing import Annotated, Any, Literal, NamedTuple, cast
+from typing import Annotated, Any, Literal, cast
 
 from nsm.dataclass import dataclass, replace
 from nsm.wire.code import Truncation
 from nsm.wire.decode import Constraint, Converted, DecodeError, at_most, between, decode
 from nsm.wire.frames import without_surrogates
+from nsm.wire.tuples import NamedTuple
 from nsmd.agent_link.file_frames import (
     MAX_CHUNK_BYTES,
     MAX_WORDS,

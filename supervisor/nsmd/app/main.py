@@ -276,8 +276,6 @@ class _Starter:
         return 0
 
     def _serve(self, settings: Settings, config_path: str, instance: Instance) -> None:
-        # Nothing that is imported becomes garbage. Looking for some was a tenth of the start.
-        gc.disable()
         import trio  # noqa: PLC0415 (reports are quick without it)
 
         from nsmd.app import daemon  # noqa: PLC0415

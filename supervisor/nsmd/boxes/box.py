@@ -9,13 +9,14 @@ import shutil
 import socket
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import trio
 
 from nsm import paths
 from nsm.dataclass import dataclass
 from nsm.wire.errors import NsmError, StartFailedError
+from nsm.wire.tuples import NamedTuple
 from nsmd.fdstore import records
 from nsmd.fdstore.holder import ROOM_FOR_ONE, descriptors_in
 from nsmd.fdstore.records import boot_id

@@ -20,10 +20,11 @@ import stat
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import NamedTuple, Self
+from typing import Self
 
 from nsm import paths
 from nsm.wire.errors import BadProgramError
+from nsm.wire.tuples import NamedTuple
 from nsmd.bridge.path_walk import Way, Ways, state_of, state_on_way, walk
 from nsmd.bridge.programs import Program
 from nsmd.host.paths import is_within, printable, trusted_owners, why_replaceable

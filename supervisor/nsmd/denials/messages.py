@@ -10,9 +10,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from ipaddress import ip_address
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from nsm.dataclass import dataclass
+from nsm.wire.tuples import NamedTuple
 
 Kind = Literal[
     "read-only",

@@ -24,7 +24,9 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
-from typing import NamedTuple, TextIO
+from typing import TextIO
+
+from nsm.wire.tuples import NamedTuple
 
 PLAIN = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 """Format if nothing else adds the time."""

@@ -11,9 +11,9 @@ import signal
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from typing import NamedTuple
 
 from nsm.dataclass import dataclass
+from nsm.wire.tuples import NamedTuple
 
 _READ_BYTES = 4096
 """One read is a consistent view, and these files are shorter. The cost depends on the requested

@@ -23,10 +23,11 @@ import threading
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import trio
 
+from nsm.wire.tuples import NamedTuple
 from nsmd.host.paths import ANY, WatchedPaths
 
 log = logging.getLogger(__name__)

@@ -19,8 +19,8 @@ import subprocess
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
-from typing import NamedTuple
 
+from nsm.wire.tuples import NamedTuple
 from nsmd.host.paths import why_unreachable, why_unreadable
 
 log = logging.getLogger(__name__)

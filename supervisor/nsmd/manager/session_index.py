@@ -7,7 +7,6 @@ A query costs the same with a thousand other sessions, except for a name without
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
-from typing import NamedTuple
 
 import trio
 
@@ -19,6 +18,7 @@ from nsm.wire.errors import (
 )
 from nsm.wire.sessions import SessionRow
 from nsm.wire.transcripts import EndedRow
+from nsm.wire.tuples import NamedTuple
 from nsmd.fdstore.running_holders import SilentHolders
 from nsmd.host import processes
 from nsmd.host.nvml import GpuReader, GpuUse, uses_below

@@ -11,13 +11,13 @@ import math
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import nullcontext
 from functools import partial
-from typing import NamedTuple
 
 import trio
 
 from nsm.dataclass import replace
 from nsm.wire.errors import BadRequestError, ForkRefusedError
 from nsm.wire.sessions import FORKED_FROM
+from nsm.wire.tuples import NamedTuple
 from nsmd.agent_link.frames import Noted, ResumedFrame
 from nsmd.fdstore.running_holders import SilentHolders
 from nsmd.fdstore.store import NoStore

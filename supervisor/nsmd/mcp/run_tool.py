@@ -11,10 +11,11 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 from nsm.dataclass import dataclass
 from nsm.wire.errors import BadRequestError, CodeTooLargeError, did_you_mean
+from nsm.wire.tuples import NamedTuple
 from nsmd.mcp.text import one_line
 from nsmd.model import names
 from nsmd.model.packages import WELL_KNOWN

@@ -10,10 +10,11 @@ server carries one.
 from __future__ import annotations
 
 from ipaddress import IPv4Address, IPv6Address
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import h11
 
+from nsm.wire.tuples import NamedTuple
 from nsmd.model.host_rules import BadHostError, Host, parse_authority, parse_host, show_host
 from nsmd.network.decisions import Protocol, RefusedError, http_response, socks_code
 

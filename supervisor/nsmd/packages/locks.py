@@ -17,6 +17,11 @@ from nsm.dataclass import dataclass
 from nsmd.model.packages import normal_name
 from nsmd.packages.text_files import TextFileError, read_text
 
+OF_POETRY = (
+    "nsm reads no locks of Poetry; `poetry export --with dev -o requirements.txt` writes the same "
+    "versions and hashes as requirements"
+)
+
 MAX_LOCK_BYTES = 8 * 1024 * 1024
 """Largest lock to read, in some seconds. A `uv.lock` of 800 packages has 3 MiB."""
 

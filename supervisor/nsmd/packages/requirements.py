@@ -20,6 +20,7 @@ from nsmd.jail.interpreters import FoundInterpreter
 from nsmd.model.packages import WantedPackages, normal_name, why_no_requirement
 from nsmd.packages.locks import (
     MAX_LOCK_BYTES,
+    OF_POETRY,
     Lock,
     LockError,
     Pin,
@@ -30,11 +31,6 @@ from nsmd.packages.text_files import TextFileError, read_text, rows, table, tabl
 
 MAX_FILE_BYTES = 1024 * 1024
 MAX_DEPTH = 8
-
-OF_POETRY = (
-    "nsm reads no locks of Poetry; `poetry export --with dev -o requirements.txt` writes the same "
-    "versions and hashes as requirements"
-)
 
 _INCLUDED = re.compile(r"(?:-r|--requirement)(?:\s+|=)?(?P<path>\S.*)")
 _HASH = re.compile(r"\s--hash[= ]\S+")

@@ -14,13 +14,14 @@ import time
 from collections import deque
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import trio
 
 from nsm.wire.errors import BadRequestError, NsmError
 from nsm.wire.fresh import MAX_AT_ONCE, NOT_RUN
 from nsm.wire.transcripts import FreshRun
+from nsm.wire.tuples import NamedTuple
 from nsmd.agent_link.frames import (
     AgentProtocolError,
     ErrorFrame,

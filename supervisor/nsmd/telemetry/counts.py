@@ -18,8 +18,9 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import takewhile
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, cast
 
+from nsm.wire.tuples import NamedTuple
 from nsmd.bridge.programs import ProgramEnd
 from nsmd.model.events import EventKind, Events, SupervisorEvent
 from nsmd.model.values import RunOutcome

@@ -11,7 +11,6 @@ import logging
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
-from statistics import median
 from typing import Annotated
 
 import trio
@@ -104,6 +103,8 @@ class ImportTimes:
         history = self._histories.get(_key(environment))
         if history is None or not can_preload(environment):
             return []
+        from statistics import median  # noqa: PLC0415  # imports much
+
         of = len(history)
         times: dict[str, list[float]] = {}
         for modules in history.values():

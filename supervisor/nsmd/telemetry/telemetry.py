@@ -12,12 +12,13 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import islice
 from time import perf_counter, time
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import trio
 
 from nsm._version import __version__
 from nsm.dataclass import dataclass, field
+from nsm.wire.tuples import NamedTuple
 from nsmd.agent_link.frames import JobFacts
 from nsmd.bridge.calls import ProgramCall
 from nsmd.host.nvml import GpuUse, uses_below

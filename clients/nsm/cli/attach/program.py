@@ -11,7 +11,7 @@ import signal
 import sys
 from contextlib import ExitStack, suppress
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from prompt_toolkit.history import History
 
@@ -36,6 +36,7 @@ from nsm.wire.errors import NsmError, SessionEndedError
 from nsm.wire.messages import read
 from nsm.wire.sessions import SessionRow
 from nsm.wire.transcripts import ExecutionStart, LogEnd, SessionStart
+from nsm.wire.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

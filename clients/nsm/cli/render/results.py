@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from nsm import below
 from nsm.cli.options import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_TIMED_OUT
 from nsm.cli.render.formats import duration, size, visible, visible_lines
 from nsm.wire.code import split_place
+from nsm.wire.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

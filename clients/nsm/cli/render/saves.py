@@ -10,11 +10,12 @@ work (27bcf03a)  python, idle, 12 runs, 88 MB
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from nsm.cli.render import formats
 from nsm.saves.reports import RESTORED_FROM
 from nsm.wire.sessions import FORKED_FROM
+from nsm.wire.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

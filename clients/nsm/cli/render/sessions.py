@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from nsm.cli.render import formats
+from nsm.wire.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

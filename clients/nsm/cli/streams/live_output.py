@@ -10,9 +10,9 @@ prints such a mark itself is shown later, no more.) Pure.
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
 
 from nsm.cli.render import formats
+from nsm.wire.tuples import NamedTuple
 
 _KEPT_BYTES = 16 * 1024 * 1024
 """Amount of what was shown that is kept to compare: no result is larger (`MAX_FRAME_BYTES`)."""

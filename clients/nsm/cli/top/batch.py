@@ -6,11 +6,12 @@ import itertools
 import sys
 import time
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from nsm.cli import connection
 from nsm.cli.options import EXIT_FAILED, EXIT_OK
 from nsm.cli.top.board import Rates, heading, matching, ordered, plain, totals
+from nsm.wire.tuples import NamedTuple
 
 if TYPE_CHECKING:
     import argparse

@@ -7,7 +7,7 @@ import os
 import sys
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from prompt_toolkit.application import Application
 from prompt_toolkit.key_binding import KeyBindings
@@ -27,6 +27,7 @@ from nsm.client.asynchronous import AsyncClient
 from nsm.hosts.place import client_socket
 from nsm.startup import start
 from nsm.wire.errors import HostUnreachableError, NotRunningError, NsmError
+from nsm.wire.tuples import NamedTuple
 
 if TYPE_CHECKING:
     import signal

@@ -9,7 +9,7 @@ import signal
 import sys
 import time
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from nsm.cli import connection, terminal
 from nsm.cli import options as cli
@@ -19,6 +19,7 @@ from nsm.client import local_files
 from nsm.client.blocking import Client
 from nsm.client.local_files import source, told, write_all
 from nsm.wire.errors import BadRequestError, DisconnectedError, FileError, NsmError
+from nsm.wire.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from argparse import Namespace

@@ -13,10 +13,11 @@ import socket
 import subprocess
 import tempfile
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from nsm import Client, paths
 from nsm.wire.errors import EnvironmentUnavailableError
+from nsm.wire.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict
-from typing import Any, Literal, NamedTuple, assert_never
+from typing import Any, Literal, assert_never
 
 import trio
 
@@ -22,6 +22,7 @@ from nsm.wire.transcripts import (
     OutputPiece,
     SessionStart,
 )
+from nsm.wire.tuples import NamedTuple
 from nsmd.control.call import Call
 from nsmd.control.ops import environments
 from nsmd.control.ops.network import decision_row, listed_ports, port_addresses

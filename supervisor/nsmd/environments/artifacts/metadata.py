@@ -6,11 +6,12 @@ Pure. Every field is checked, and errors name the field.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, NamedTuple, TypeVar, get_args
+from typing import Annotated, Any, TypeVar, get_args
 
 from nsm import jsonlines
 from nsm.dataclass import dataclass, replace
 from nsm.wire.decode import Constraint, Converted, DecodeError, between, decode
+from nsm.wire.tuples import NamedTuple
 from nsmd.model.names import ENVIRONMENT_NAME, why_not_inherited
 from nsmd.model.settings import (
     MAX_MEGABYTES,

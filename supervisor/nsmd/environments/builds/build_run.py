@@ -9,13 +9,14 @@ import time
 from collections.abc import AsyncGenerator, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import trio
 
 from nsm.dataclass import dataclass, replace
 from nsm.wire.decode import decode
 from nsm.wire.errors import NixFailedError, NsmError, PackagesFailedError
+from nsm.wire.tuples import NamedTuple
 from nsmd.environments.artifacts.discovery import ArtifactError, read_artifact
 from nsmd.environments.builds.build_files import BuildFiles
 from nsmd.environments.builds.building import Attempt, Building, Built

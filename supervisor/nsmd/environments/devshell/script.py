@@ -23,9 +23,10 @@ import json
 import re
 import shlex
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from nsm.wire.decode import DecodeError, decode
+from nsm.wire.tuples import NamedTuple
 from nsmd.model.values import SetupStep
 
 IGNORED = frozenset(

@@ -36,8 +36,7 @@ from nsmd.environments.project.reading import (
 from nsmd.host.paths import file_stamp, printable
 from nsmd.model.packages import WantedPackages
 from nsmd.model.values import ProjectMount
-from nsmd.packages.locks import MAX_LOCK_BYTES
-from nsmd.packages.requirements import OF_POETRY, included_files
+from nsmd.packages.locks import MAX_LOCK_BYTES, OF_POETRY
 
 PYPROJECT = "pyproject.toml"
 
@@ -186,6 +185,8 @@ def _files_of(project: ProjectMount, path: str, files: Mapping[str, bytes]) -> I
     yield path
     folder, name = os.path.split(path)
     if name.endswith((".txt", ".in")):
+        from nsmd.packages.requirements import included_files  # noqa: PLC0415  # imports much
+
         waiting = [path]
         for each in waiting:
             for included in included_files(files[each].decode(errors="replace")):

@@ -10,10 +10,11 @@ import signal
 import stat
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import trio
 
+from nsm.wire.tuples import NamedTuple
 from nsmd.host.processes import has_ended, tree_of
 from nsmd.jail.limits import process_memory
 from nsmd.jail.limits.group import AT_REST, Counted, Group, GroupLimits, Share

@@ -21,7 +21,6 @@ import socket
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
-from typing import NamedTuple
 
 import trio
 
@@ -29,6 +28,7 @@ from nsm._version import __version__
 from nsm.dataclass import dataclass, field
 from nsm.jail.failure import EXHAUSTED
 from nsm.wire.decode import decode
+from nsm.wire.tuples import NamedTuple
 from nsmd.fdstore import records
 from nsmd.fdstore.holder import receive
 from nsmd.host.event_loop import Timer, Timers, poller

@@ -8,8 +8,8 @@ import string
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import lru_cache
 from html.entities import html5
-from typing import NamedTuple
 
+from nsm.wire.tuples import NamedTuple
 from nsmd.network.secrets.stand_ins import CLASSES, shown
 
 Shape = tuple[frozenset[int], ...]

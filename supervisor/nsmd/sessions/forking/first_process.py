@@ -9,10 +9,11 @@ import stat
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 import sandbox_agent
 from nsm.jail.seccomp import filter_program
+from nsm.wire.tuples import NamedTuple
 from nsmd.sessions.forking.traced_session import keep_only, namespace
 from sandbox.limits import Limits
 from sandbox.template.kernel import Filter, SetupError, call, libc, write_file

@@ -14,8 +14,8 @@ import struct
 import time
 from collections.abc import Container, Mapping, Sequence
 from contextlib import suppress
-from typing import NamedTuple
 
+from nsm.wire.tuples import NamedTuple
 from nsmd.sessions.forking.traced_session import REMOVED, Descriptors, FileToOpen, UnnamedFile
 from sandbox.linux import LANDLOCK_SCOPE_SIGNAL, landlock_attributes
 from sandbox.tracing.fork_checks import CannotForkError, give_descriptors, proc_text, take_rights

@@ -32,8 +32,9 @@ import socket
 import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
+from nsm.wire.tuples import NamedTuple
 from nsmd.sessions.forking.first_process import Kit
 from nsmd.sessions.forking.fork_worker import WaitingShell, WorkerSetup, tell_its_pid
 from nsmd.sessions.forking.new_jails import MESSAGE_BYTES, NewJail, NewJails

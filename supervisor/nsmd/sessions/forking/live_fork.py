@@ -12,13 +12,14 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
-from typing import NamedTuple, cast
+from typing import cast
 
 import trio
 
 import sandbox
 from nsm.wire.decode import DecodeError, decode
 from nsm.wire.errors import ForkRefusedError, NsmError
+from nsm.wire.tuples import NamedTuple
 from nsmd.agent_link.frames import CompletionsFrame, ForkedFrame
 from nsmd.agent_link.requests import NoAnswerError
 from nsmd.fdstore import holder

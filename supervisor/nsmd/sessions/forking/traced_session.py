@@ -18,8 +18,9 @@ import stat
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
 
+from nsm.wire.tuples import NamedTuple
 from sandbox.linux import PR_SET_DUMPABLE
 from sandbox.template.kernel import (
     CLONE_NEWIPC,

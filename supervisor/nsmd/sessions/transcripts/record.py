@@ -11,7 +11,7 @@ import sys
 from collections import deque
 from collections.abc import Iterator, Mapping
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Any
 
 from nsm.dataclass import dataclass, field
 from nsm.wire.code import PLACE, split_place
@@ -25,6 +25,7 @@ from nsm.wire.transcripts import (
     JobStart,
     OutputPiece,
 )
+from nsm.wire.tuples import NamedTuple
 from nsmd.model.values import Outcome, RunRequest, StreamName
 
 HEAD_CHARS = 128 * 1024
