@@ -20,7 +20,7 @@ from functools import lru_cache
 from posixpath import dirname
 from typing import Any, Literal, cast
 
-from nsm.dataclass import dataclass, field, replace
+from nsm.dataclass import dataclass, field
 from nsm.jail.proxyvariables import PROXY_PORT, WITHOUT_NETWORK, with_port
 from nsmd.host.paths import is_within
 from nsmd.model.values import (
@@ -277,7 +277,7 @@ def policy_of(
     if not environment.keeps_state:
         enforcement = _WITHOUT_AGENT
     elif older and enforcement.processes == "rlimit":  # `nsmd.jail.starting.with_limits`
-        enforcement = replace(enforcement, processes="none")
+        enforcement = enforcement._replace(processes="none")
     return Policy(
         kind=kind,
         complete=not older,

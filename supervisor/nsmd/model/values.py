@@ -8,6 +8,7 @@ from typing import Any, Literal
 from nsm.dataclass import dataclass, field
 from nsm.wire.code import Truncation
 from nsm.wire.inspection import is_request_rule
+from nsm.wire.tuples import NamedTuple
 from nsmd.host.descriptors import PER_GRANT, PER_OVERLAY, PER_PROXY, PER_SESSION
 
 LimitKind = Literal["memory", "processes"]
@@ -15,8 +16,7 @@ Enforcer = Literal["cgroup", "watchdog", "rlimit", "none"]
 """Mechanism of a limit: a control group, the watchdog, limits of each process, or nothing."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Enforcement:
+class Enforcement(NamedTuple):
     """Mechanism that enforces a session's limits: as read back, not as requested.
 
     Attributes:

@@ -9,7 +9,6 @@ import os
 import signal
 import stat
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import asdict
 from typing import Any, Protocol
 
 import trio
@@ -252,7 +251,7 @@ class Confinement:
     def facts(self) -> dict[str, Any]:
         """Facts for `nsm inspect`: the limits, and present figures; reads some files."""
         return {
-            **asdict(self.enforcement),
+            **self.enforcement._asdict(),
             "group": self.group.directory if self.group else None,
             "memory_limit_bytes": self.limits.program_bytes,
             "group_limit_bytes": self.group.limits.memory_bytes if self.group else None,

@@ -7,7 +7,6 @@ import logging
 import os
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import asdict
 
 import trio
 
@@ -92,7 +91,7 @@ class LimitEnforcer:
 
     def facts(self) -> dict[str, str]:
         """Facts for `nsm status`."""
-        return asdict(self.enforcement)
+        return self.enforcement._asdict()
 
     async def make_group(self, session_id: str, spec: JailSpec) -> Group | None:
         """Make a control group for a jail that will start in it. The caller removes it, or passes

@@ -136,7 +136,7 @@ def test_facts_against_the_policy_are_told(facts: KernelFacts, words: str) -> No
 def test_a_limit_that_something_else_keeps_is_said() -> None:
     kept = SessionLimits().enforcement
     assert list(weaker(POLICY, kept)) == []
-    (said,) = weaker(POLICY, replace(kept, processes="none", why="no group"))
+    (said,) = weaker(POLICY, kept._replace(processes="none", why="no group"))
     assert said == ("The limit on processes is kept by none, and should be by rlimit: no group.")
     grouped = SessionLimits(
         enforcement=Enforcement(memory="cgroup", processes="cgroup", cpu="cgroup")
