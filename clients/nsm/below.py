@@ -17,11 +17,14 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import ctypes
     from collections.abc import Callable, Generator
 
 _OPENAT2 = 437  # on every architecture (asm-generic/unistd.h)
 _NO_XDEV, _NO_MAGICLINKS, _NO_SYMLINKS, _BENEATH = 1, 2, 4, 8  # linux/openat2.h
 _RESOLVE = _NO_MAGICLINKS | _NO_SYMLINKS | _BENEATH
+_CACHED = 0x20
+_EMPTY_PATH, _DONT_SYNC, _INODE = 0x1000, 0x4000, 0x100  # linux/fcntl.h, linux/stat.h
 _AGAIN = 8
 """Attempts if the kernel cannot tell because something was renamed meanwhile (EAGAIN)."""
 
@@ -33,6 +36,13 @@ _AROUND = DIRECTORY | (os.O_PATH if sys.platform == "linux" else 0)
 
 
 @cache
+def _libc() -> ctypes.CDLL:
+    import ctypes  # noqa: PLC0415 - see below
+
+    return ctypes.CDLL(None, use_errno=True)
+
+
+@cache
 def _openat2() -> Callable[[int, bytes, bytes], int]:
     """The system call, which Python has no function for. It returns a negative number of an error.
 
@@ -40,7 +50,7 @@ def _openat2() -> Callable[[int, bytes, bytes], int]:
     """
     import ctypes  # noqa: PLC0415 - see above
 
-    libc = ctypes.CDLL(None, use_errno=True)
+    libc = _libc()
 
     def call(root: int, path: bytes, how: bytes) -> int:
         fd: int = libc.syscall(_OPENAT2, root, path, how, ctypes.c_size_t(len(how)))
@@ -77,6 +87,26 @@ def open_below(root: int, path: str, flags: int, mode: int = 0, *, mounts: bool 
         if error != errno.EAGAIN:
             raise OSError(error, os.strerror(error), path)
     raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN), path)
+
+
+def known_identity(path: str) -> tuple[int, int] | None:
+    """Return the device and inode that an absolute path leads to, if the kernel knows them without
+    asking a disk, which might not answer.
+    """
+    import ctypes  # noqa: PLC0415 - as above
+
+    how = struct.pack("QQQ", os.O_PATH | os.O_CLOEXEC, 0, _CACHED)
+    fd = _openat2()(-1, os.fsencode(path), how)
+    if fd < 0:
+        return None
+    found = ctypes.create_string_buffer(256)  # struct statx
+    try:
+        if _libc().statx(fd, b"", _EMPTY_PATH | _DONT_SYNC, _INODE, found):
+            return None
+    finally:
+        os.close(fd)
+    inode, major, minor = struct.unpack_from("32xQ96xII", found)
+    return os.makedev(major, minor), inode
 
 
 def _open_by_names(root: int, path: str, flags: int, mode: int, *, mounts: bool) -> int:

@@ -129,3 +129,16 @@ def test_a_file_is_read_without_waiting_or_following(top: int, tmp_path: Path) -
             below.read_file(str(tmp_path / "top" / name), 9)
         assert {inside.value.errno, outside.value.errno} == {number}
     assert below.read_file(str(tmp_path / "top" / "link"), 9, links=True) == b"mine"
+
+
+def test_what_the_kernel_knows_without_a_disk(tmp_path: Path, top: int) -> None:
+    place, link = tmp_path / "top", tmp_path / "to"
+    link.symlink_to(place)
+    found = os.stat(place)
+    knows = below._OPENAT2 != NO_SUCH_CALL  # pyright: ignore[reportPrivateUsage]
+    expected = (found.st_dev, found.st_ino) if knows else None
+    assert below.known_identity(str(place)) == below.known_identity(str(link)) == expected
+    place.rename(tmp_path / "away")
+    assert below.known_identity(str(place)) is None
+    place.mkdir()
+    assert expected is None or below.known_identity(str(place)) not in (None, expected)

@@ -14,7 +14,7 @@ from contextlib import suppress
 from functools import lru_cache, partial
 from typing import TypeVar
 
-from nsm import git
+from nsm import below, git
 from nsm.dataclass import replace
 from nsm.wire.errors import BadProjectError
 from nsmd.host.event_loop import BoundedReads
@@ -250,6 +250,14 @@ def _is_there(mount: ProjectMount) -> bool:
     return True
 
 
+def _is_known_there(mount: ProjectMount) -> bool:
+    """Return whether that is known at once, without a thread that waits for a disk."""
+    return all(
+        below.known_identity(each.path) == (each.device, each.inode)
+        for each in ((mount, mount.git) if mount.git else (mount,))
+    )
+
+
 class Projects:
     """Choice and checks of projects."""
 
@@ -320,10 +328,13 @@ class Projects:
         """
         mount_point = mount_point or self._settings.mount_point
         mode = mode or self._settings.mode
-        known = shown and (shown.path, shown.mount_point, shown.mode)
+        if shown and (shown.path, shown.mount_point, shown.mode) != (path, mount_point, mode):
+            shown = None
+        if shown is not None and _is_known_there(shown):
+            return shown
 
         def look() -> ProjectMount:
-            if shown is not None and known == (path, mount_point, mode) and _is_there(shown):
+            if shown is not None and _is_there(shown):
                 return shown
             return check_project(
                 path,
@@ -342,7 +353,9 @@ class Projects:
         Raises:
             BadProjectError: it can or must no longer be mounted.
         """
-        if mount is None or self._read(mount.path, partial(_is_there, mount)):
+        if mount is None or _is_known_there(mount):
+            return mount
+        if self._read(mount.path, partial(_is_there, mount)):
             return mount
         found = self.check(mount.path, mount.mount_point, mount.mode)
         if found.path != mount.path:
