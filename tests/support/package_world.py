@@ -17,7 +17,8 @@ from nsm.wire.errors import PackagesFailedError
 from nsmd.host.command_monitor import CommandProgress
 from nsmd.jail import BwrapLauncher, enter_private_mounts
 from nsmd.model.packages import WantedPackages
-from nsmd.model.settings import DEFAULT_JAIL_UID
+from nsmd.model.settings import DEFAULT_JAIL_UID, UpstreamSettings
+from nsmd.network.upstream import find_upstream
 from nsmd.packages.package_builds import Installed, PackageEnvironments
 from nsmd.packages.store import EnvironmentDetails, EnvironmentStore
 from realjail import BWRAP
@@ -58,6 +59,7 @@ def installation(
         launcher=_launcher(),
         variables={"HOME": str(home), "PATH": search_path, **(variables or {})},
         timeout_s=timeout_s,
+        upstream=find_upstream(UpstreamSettings(), variables or {}, str(home)),
     )
 
 

@@ -412,7 +412,7 @@ ALL: list[tuple[type[object], dict[str, Any], set[str]]] = [
     (
         Status,
         samples.status(),
-        {"draining", "ports"},
+        {"draining", "ports", "upstream"},
     ),
     (KillReport, samples.kill_report(), set()),
 ]
