@@ -18,7 +18,9 @@ import pytest
 import samples
 from artifact_files import write_artifact, write_older
 from e2e_support import Supervisor, supervisor
+from nsm.jail.proxyvariables import trust_variables
 from nsmd.model.policy import POLICY_PATH
+from nsmd.network.trust import added_certificates
 from policy.checks import (
     LOOK,
     check_devices,
@@ -207,6 +209,9 @@ def test_variables(seen: Seen) -> None:
     names = set(seen.found["variables"])
     if not seen.kind.session:
         names -= SHELLS_OWN  # of the shell that runs the code
+    if seen.kind.env == "reaching" and added_certificates(os.environ):
+        assert names >= (trusting := set(trust_variables("")))  # this machine is a company's
+        names -= trusting
     assert names == set(seen.policy["variables"])
     assert seen.kind.more_variables <= names
     assert {"SECRET", "LC_X"}.isdisjoint(names)

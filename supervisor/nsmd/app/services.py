@@ -50,6 +50,7 @@ from nsmd.model.limits import ClientLimits
 from nsmd.model.settings import Settings, configured_secrets
 from nsmd.model.values import Environment
 from nsmd.network.secrets.service import SecretService
+from nsmd.network.trust import added_certificates
 from nsmd.network.upstream import Upstream, find_upstream
 from nsmd.packages.package_builds import PackageEnvironments
 from nsmd.pool.memory import HostMemory, Pressure
@@ -203,6 +204,9 @@ async def open_services(
         secrets = SecretService(store=store, events=events, most=shares.grants)
         session_manager.secrets = session_manager.gateway.secrets = secrets
         session_manager.gateway.upstream = upstream
+        session_manager.gateway.certificates = await trio.to_thread.run_sync(
+            added_certificates, os.environ
+        )
         port = HeldPort(store, entries.kept.get(HTTP_PORT, ()))
         for keeper in (boxes, ports, secrets):
             keeper.take_up(entries)

@@ -179,7 +179,8 @@ class Policy:
         complete: False if an older artifact decides about its jail; the supervisor then knows only
             what it requests.
         network: rule at the session's start; the user may change it later (`nsm net`).
-        variables: NAMES of the environment variables, sorted; values may be secrets.
+        variables: NAMES of the environment variables, sorted; values may be secrets. Those of
+            secrets and trusted certificates come later, with the proxy.
     """
 
     kind: JailKind

@@ -10,6 +10,7 @@ decisions        decisions on requests of code: verdicts, refusals, counters
 proxy_requests   requests to a proxy, HTTP and SOCKS 5, without I/O
 connections      look-ups of names, and connections
 host_check       which hosts and addresses code may reach
+trust            certificates of the user's company
 secrets          values that helpers put into requests, in the place of stand-ins
 broker_messages  messages of brokers, which are not trusted
 broker           in a broker: connections of clients, and its messages

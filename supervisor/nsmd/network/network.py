@@ -169,10 +169,12 @@ class SessionNetwork(SessionProxy):
             "port": PROXY_PORT,
             "variables": variables_with_port(),
         }
-        if grant is not None:
+        certificate = self._gateway.certificates + (grant.certificate if grant else "")
+        if certificate:
             trust = trust_variables("{certificates}")
-            frame["variables"] = {**variables_with_port(), **trust, **grant.variables}
-            frame["certificate"] = grant.certificate
+            own = grant.variables if grant is not None else {}
+            frame["variables"] = {**variables_with_port(), **trust, **own}
+            frame["certificate"] = certificate
         try:
             question = self._requests.begin("listen", frame, (ListeningFrame,))
         except NsmError as error:

@@ -70,7 +70,7 @@ class Gateway:
     """Shared parts of all proxies; the supervisor has one: counts of all sessions since its start,
     a token for each connection (without one, it is refused) and for each that is being refused, for
     its descriptor, and a limit of threads that accept connections. `upstream` is the user's own
-    proxy.
+    proxy, `certificates` are those that code trusts besides the system's, as PEM.
     """
 
     def __init__(
@@ -87,6 +87,7 @@ class Gateway:
         self.accepting = trio.CapacityLimiter(MAX_ACCEPTING)
         self.secrets: SecretService | None = None
         self.upstream = upstream
+        self.certificates = ""
 
     def __repr__(self) -> str:
         return f"<Gateway {self.room.borrowed_tokens} connections>"

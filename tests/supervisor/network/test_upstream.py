@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import socket
+import ssl
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
+from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
 
@@ -12,11 +14,12 @@ import pytest
 import trio
 import trio.testing
 
+from certificates import TestAuthority
 from netbench import Names, open_netbench, open_upstream, open_world
 from nsmd.model.host_rules import Address, AllowList, Host
 from nsmd.model.settings import UpstreamSettings
 from nsmd.model.values import NetworkRule
-from nsmd.network import upstream
+from nsmd.network import trust, upstream
 from nsmd.network.decisions import RefusedError
 from nsmd.network.host_check import usable_addresses
 from nsmd.network.upstream import Upstream, find_upstream, is_excepted, no_proxy_of
@@ -232,3 +235,57 @@ async def test_code_in_jails_goes_through_the_proxy_and_never_sees_its_login() -
         assert "does not accept the login (407)" in wrong
         told = "".join((said, wrong, *(d.detail for d in bench.network().decisions_since())))
         assert not [each for each in ("hunter", "eve:", "ZXZl") if each in told]
+
+
+def test_certificates_of_the_company(tmp_path: Path) -> None:
+    own, added, named, left = (
+        TestAuthority(make(tmp_path / name)).bundle.read_text()
+        for name in ("own", "added", "named", "left")
+    )
+    folded = added.replace("\n", "\r\n")
+    for path, text in {
+        "etc/ssl/certs/ca-certificates.crt": own + added,
+        "usr/local/share/ca-certificates/deep/added.crt": folded,
+        "usr/local/share/ca-certificates/left.crt": left,  # not yet of the store
+        "named.pem": f"a comment\n{named}{own}",
+    }.items():
+        make((tmp_path / path).parent)
+        (tmp_path / path).write_text(text)
+    root = f"{tmp_path}/"
+    assert trust.added_certificates({}, root=root).split() == added.split()
+    variables = {"SSL_CERT_FILE": f"{root}named.pem", "NODE_EXTRA_CA_CERTS": f"{root}none"}
+    assert trust.added_certificates(variables, root=root).split() == (added + named).split()
+    assert not trust.added_certificates({}, root=f"{root}left/")
+
+
+def make(directory: Path) -> Path:
+    directory.mkdir(parents=True, exist_ok=True)
+    return directory
+
+
+@needs_bwrap
+async def test_code_trusts_the_company_s_certificates(tmp_path: Path) -> None:
+    authority = TestAuthority(tmp_path)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(authority.certificate())
+
+    async def answer(stream: trio.SSLStream[trio.SocketStream]) -> None:
+        with suppress(trio.BrokenResourceError):
+            await stream.receive_some()
+            await stream.send_all(b"HTTP/1.0 200 OK\r\n\r\ninside")
+            await stream.aclose()
+
+    rules = {"bash": NetworkRule(mode="allow", allow=("host.nsm.internal:*",))}
+    async with trio.open_nursery() as nursery, open_netbench(rules) as bench:
+        serve = partial(trio.serve_ssl_over_tcp, host="127.0.0.1")
+        (listener,) = await nursery.start(serve, answer, 0, context)
+        url = f"https://host.nsm.internal:{listener.transport_listener.socket.getsockname()[1]}"
+        fetch = (
+            f"curl -sS {url}/ 2>&1; echo; python3 -c 'import urllib.request as u;"
+            f'print(u.urlopen("{url}").read())\' 2>&1 | tail -1'
+        )
+        said = await bench.text(fetch, env="bash")
+        assert said.count("unable to get local issuer certificate") == 2
+        bench.gateway.certificates = authority.bundle.read_text()
+        assert await bench.text(fetch, env="bash", session="b") == "inside\nb'inside'\n"
+        nursery.cancel_scope.cancel()

@@ -60,7 +60,8 @@ async def box_open(
     if box.grant is not None:
         given = {
             "variables": dict(box.grant.variables),
-            "certificate": box.grant.certificate,
+            "certificate": call.services.run_service.session_manager.gateway.certificates
+            + box.grant.certificate,
         }
     return box.facts() | {"sockets": box.sockets_directory, "given_secrets": given}
 
