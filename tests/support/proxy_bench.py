@@ -16,6 +16,7 @@ from nsmd.agent_link.requests import Requests
 from nsmd.model.values import NetworkRule
 from nsmd.network.network import SessionNetwork
 from nsmd.network.session_proxy import Gateway
+from realjail import environments
 from sandbox.framing import MessageReader, encode_frame
 from sandbox.linux import listen_on_loopback
 
@@ -67,7 +68,12 @@ async def open_bench(rule: NetworkRule, gateway: Gateway | None = None) -> Async
             link = AgentLink(ours, nursery)
             requests = Requests(link.post)
             network = SessionNetwork(
-                "s", rule, gateway=gateway or Gateway(Names()), requests=requests, nursery=nursery
+                "s",
+                rule,
+                environments()["python"],
+                gateway=gateway or Gateway(Names()),
+                requests=requests,
+                nursery=nursery,
             )
             bench = Bench(network, link, theirs)
 

@@ -75,22 +75,21 @@ TRUST_VARIABLES = (
 """Variables by which programs find the certificates that they trust, in one file."""
 
 
-def trust_variables(file: str) -> dict[str, str]:
-    """Names and values of the variables by which programs trust the certificates in a file.
-
-    Args:
-        file: its path; `.jks` beside it has the same for Java.
+def java_options(before: str, port: str = "{port}", *, trusted: str = "") -> str:
+    """Options of every JVM: those before, the proxy, since Java reads no variable for it, and
+    perhaps the file of `trust_variables`, as `trusted`; `.jks` beside it has the same for Java.
     """
-    java = {
-        "javax.net.ssl.trustStore": f"{file}.jks",
-        # Java reads no proxy variable, and without a proxy it reaches nobody whom it may trust.
-        "https.proxyHost": "127.0.0.1",
-        "https.proxyPort": "{port}",
-        "http.proxyHost": "127.0.0.1",
-        "http.proxyPort": "{port}",
-    }
-    options = " ".join(f"-D{name}={value}" for name, value in java.items())
-    return {**dict.fromkeys(TRUST_VARIABLES, file), "JAVA_TOOL_OPTIONS": options}
+    options = [before] if before else []
+    for scheme in ("https", "http"):
+        options += [f"-D{scheme}.proxyHost=127.0.0.1", f"-D{scheme}.proxyPort={port}"]
+    if trusted:
+        options.append(f"-Djavax.net.ssl.trustStore={trusted}.jks")
+    return " ".join(options)
+
+
+def trust_variables(file: str) -> dict[str, str]:
+    """Names and values of the variables by which programs trust the certificates in a file."""
+    return dict.fromkeys(TRUST_VARIABLES, file)
 
 
 WITHOUT_NETWORK = (("PIP_RETRIES", "0"), ("npm_config_fetch_retries", "0"))

@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from nsm.dataclass import replace
-from nsm.jail.proxyvariables import PROXY_PORT, trust_variables
+from nsm.jail.proxyvariables import PROXY_PORT, java_options, trust_variables
 from nsmbox.model.plan import CERTIFICATES_FILE, MODES, BoxError, Mount, Plan, Variable
 
 if TYPE_CHECKING:
@@ -118,10 +118,8 @@ def with_secrets(plan: Plan, place: BoxPlace | None) -> Plan:
         Mount(kind="ro-file", target=target, data=content, mode=0o444, why="trusted certificates")
         for target, content in files.items()
     ]
-    trust = {
-        name: value.replace("{port}", str(PROXY_PORT))
-        for name, value in trust_variables(CERTIFICATES_FILE).items()
-    }
+    java = java_options("", str(PROXY_PORT), trusted=CERTIFICATES_FILE)
+    trust = {**trust_variables(CERTIFICATES_FILE), "JAVA_TOOL_OPTIONS": java}
     values = {**trust, **given.variables}
     others = [variable for variable in plan.variables if variable.name not in values]
     more = [Variable(name=name, value=value) for name, value in values.items()]

@@ -22,6 +22,7 @@ from typing import Any, Literal, cast
 
 from nsm.dataclass import dataclass, field
 from nsm.jail.proxyvariables import PROXY_PORT, WITHOUT_NETWORK, with_port
+from nsm.jail.proxyvariables import java_options as with_proxy
 from nsmd.host.paths import is_within
 from nsmd.model.values import (
     IMAGE_PLACE,
@@ -51,13 +52,17 @@ _THREADS = (
 )
 
 
+JAVA = "JAVA_TOOL_OPTIONS"
+"""Variable with the options of every JVM."""
+
+
 def limit_variables(memory_mb: int, processors: int | None = None) -> dict[str, str]:
     """Make the variables for a session."""
     processors = processors or len(os.sched_getaffinity(0))
     threads = max(1, min(processors, memory_mb // THREAD_MB))
     return {
         **dict.fromkeys(_THREADS, str(threads)),
-        "JAVA_TOOL_OPTIONS": java_options(memory_mb, threads),
+        JAVA: java_options(memory_mb, threads),
         # Node's own memory is a few dozen MiB beside the heap.
         "NODE_OPTIONS": f"--max-old-space-size={memory_mb * 3 // 4}",
     }
@@ -315,6 +320,8 @@ def jail_variables(environment: Environment, network: NetworkRule) -> tuple[tupl
     if network.mode == "off" and artifact is not None and "variables" not in artifact.takes:
         return environment.variables  # the rest is a convenience, and it cannot set any
     limits = limit_variables(environment.memory_mb)
+    if network.mode == "allow":
+        limits[JAVA] = with_proxy(limits[JAVA], str(PROXY_PORT))
     return (*limits.items(), *_network_variables(network), *environment.variables)
 
 

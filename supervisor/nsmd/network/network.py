@@ -9,14 +9,15 @@ from functools import partial
 
 import trio
 
-from nsm.jail.proxyvariables import PROXY_PORT, trust_variables, variables_with_port
+from nsm.jail.proxyvariables import PROXY_PORT, java_options, trust_variables, variables_with_port
 from nsm.wire.errors import BadRequestError, NsmError
 from nsmd.agent_link.frames import ListeningFrame
 from nsmd.agent_link.link import AgentLink
 from nsmd.agent_link.requests import NoAnswerError, Question, Requests
 from nsmd.jail.host import open_sockets
 from nsmd.model.host_rules import AllowList, HostRule
-from nsmd.model.values import NetworkMode, NetworkRule
+from nsmd.model.policy import JAVA, jail_variables
+from nsmd.model.values import Environment, NetworkMode, NetworkRule
 from nsmd.network.listener import ListenerError, NamespaceListener
 from nsmd.network.session_proxy import Gateway, SessionProxy
 
@@ -37,6 +38,7 @@ class SessionNetwork(SessionProxy):
     __slots__ = (
         "_changed",
         "_earlier_listener",
+        "_environment",
         "_link",
         "_listening",
         "_nursery",
@@ -50,6 +52,7 @@ class SessionNetwork(SessionProxy):
         self,
         session_id: str,
         rule: NetworkRule,
+        environment: Environment,
         *,
         gateway: Gateway,
         requests: Requests,
@@ -60,6 +63,7 @@ class SessionNetwork(SessionProxy):
         super().__init__(f"session {session_id}", rule, session_id, gateway=gateway)
         self._earlier_listener = listener
         self._changed = changed
+        self._environment = environment
         self._listening: NamespaceListener | None = None
         self._session_id = session_id
         self._requests = requests
@@ -167,14 +171,17 @@ class SessionNetwork(SessionProxy):
             "type": "listen",
             "id": self._requests.new_id(),
             "port": PROXY_PORT,
-            "variables": variables_with_port(),
         }
         certificate = self._gateway.certificates + (grant.certificate if grant else "")
+        trusted = "{certificates}" if certificate else ""
+        variables = variables_with_port()
+        own = dict(jail_variables(self._environment, NetworkRule(mode="full")))
+        variables[JAVA] = java_options(own.get(JAVA, ""), trusted=trusted)
         if certificate:
-            trust = trust_variables("{certificates}")
-            own = grant.variables if grant is not None else {}
-            frame["variables"] = {**variables_with_port(), **trust, **own}
+            variables |= trust_variables(trusted)
+            variables |= grant.variables if grant is not None else {}
             frame["certificate"] = certificate
+        frame["variables"] = variables
         try:
             question = self._requests.begin("listen", frame, (ListeningFrame,))
         except NsmError as error:

@@ -150,6 +150,7 @@ class Session:
         self.network = SessionNetwork(
             session_id,
             earlier.network if earlier is not None else spec.network,
+            spec.environment,
             gateway=gateway,
             requests=self.requests,
             nursery=nursery,

@@ -14,6 +14,7 @@ from nsmd.model.values import (
     Environment,
     JailSizes,
     JailSpec,
+    NetworkRule,
     ProjectMount,
     ReadOnlyBind,
     SessionLimits,
@@ -156,6 +157,10 @@ def test_variables_of_the_user_win() -> None:
     found = dict(jail_variables(environment, NO_NETWORK))
     assert found["GOMAXPROCS"] == "7"
     assert found["NODE_OPTIONS"] == "--max-old-space-size=768"
+    assert "proxy" not in found["JAVA_TOOL_OPTIONS"]
+    found = dict(jail_variables(environment, NetworkRule(mode="allow", allow=("a.test",))))
+    assert "-XX:MaxRAM=1024m" in found["JAVA_TOOL_OPTIONS"]
+    assert found["JAVA_TOOL_OPTIONS"].endswith("-Dhttp.proxyPort=3128")
 
 
 @pytest.mark.parametrize("takes", [frozenset(("policy", "variables")), frozenset(("policy",))])
