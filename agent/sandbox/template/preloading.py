@@ -202,6 +202,31 @@ def loaded_files() -> Mapping[str, Sequence[str]]:
     return loaded
 
 
+MAPPED_BYTES = 256 * 1024
+"""Smallest mapping that forks inherit with its pages: a library's code, not a small module."""
+
+
+def inherit_mapped_pages() -> None:
+    """Have forks begin with those pages of mapped files that are in memory.
+
+    The kernel leaves them out of a fork, which then has a fault for each few of them, unless a page
+    of the mapping is this process's own (vma_needs_copy of mm/memory.c). So one is written to, with
+    the byte that is there.
+    """
+    with contextlib.suppress(OSError), open("/proc/self/maps", "rb") as maps:
+        lines = maps.read().splitlines()
+        with open("/proc/self/mem", "r+b", buffering=0) as memory:
+            for line in lines:
+                place, permissions, _, _, _, *path = line.split(None, 5)
+                start, end = (int(number, 16) for number in place.split(b"-"))
+                private = permissions in (b"r--p", b"r-xp") and path and path[0].startswith(b"/")
+                if private and end - start >= MAPPED_BYTES:
+                    memory.seek(start)
+                    byte = memory.read(1)
+                    memory.seek(start)
+                    memory.write(byte)
+
+
 def forget_lookups() -> None:
     """Empty the cache of attribute look-ups, which imports have filled.
 

@@ -28,7 +28,13 @@ from sandbox.template.kernel import (
     libc,
     set_option,
 )
-from sandbox.template.preloading import SCRATCH, fill_gaps, forget_lookups, loaded_files
+from sandbox.template.preloading import (
+    SCRATCH,
+    fill_gaps,
+    forget_lookups,
+    inherit_mapped_pages,
+    loaded_files,
+)
 from sandbox.template.session import WENT_WRONG, ForkedSession, enter_group
 
 TYPE_CHECKING = False
@@ -106,6 +112,7 @@ class TemplateServer:
         signal.signal(SIGCHLD, signal.SIG_IGN)
         # Orphans come here, not to bwrap's init.
         set_option("child subreaper", PR_SET_CHILD_SUBREAPER, 1)
+        inherit_mapped_pages()
         forget_lookups()
         gc.collect()
         self._fillers = fill_gaps()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -109,6 +110,19 @@ async def test_a_module_may_write_while_it_is_imported(python: Environment, venv
                 assert one.jail.remarks() == ()
             assert forking.reasons == {}
             assert forking.unloaded == {}
+
+
+async def test_forks_inherit_the_pages_of_large_libraries(python: Environment) -> None:
+    """Mappings that the template has written to: the kernel copies their page tables."""
+    async with open_launcher() as forking, open_session(python, launcher=forking) as session:
+        assert is_fork(session.jail)
+        smaps = Path(f"/proc/{forking.templates[0].forker_pid}/smaps").read_text()
+        found = re.findall(
+            r"^(\w+)-(\w+) r-xp .*?^Anonymous: +(\d+) kB$", smaps, re.MULTILINE | re.DOTALL
+        )
+        large = [own for start, end, own in found if int(end, 16) - int(start, 16) >= 256 * 1024]
+        assert large
+        assert "0" not in large
 
 
 FONTS = """
