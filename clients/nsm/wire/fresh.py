@@ -111,7 +111,7 @@ def fresh_open(
 
 @operation("run")
 def fresh_next(handle: Count, programs: Programs = (), *, wait: bool = True) -> FreshResults:
-    """Run programs. With `wait`, answers when half of those that are pending have ended, or 20 ms
+    """Run programs. With `wait`, answers when half of those that are pending have ended, or 50 ms
     after the first of them; at once if none is pending.
     """
     ...

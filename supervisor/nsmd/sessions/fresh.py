@@ -50,7 +50,7 @@ MAX_UNREAD_BYTES = 16 * 1024 * 1024
 MAX_PENDING = 10_000
 """Programs of one client that run or wait."""
 
-GATHER_S = 0.02
+GATHER_S = 0.05
 """How long results wait for others, to be sent together."""
 
 SPARE_S = 60.0

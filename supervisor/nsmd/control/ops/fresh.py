@@ -156,12 +156,15 @@ def _checked(session: Session, program: FreshProgram) -> CheckedProgram | NsmErr
 
 
 def _result_to_wire(result: FreshOutcome) -> dict[str, Any]:
+    """Make the fields of a result, but for those that have their defaults: both ends look at each
+    item of a frame, which took a third of nsm's time for a program.
+    """
     program, outcome, error, _ = result
+    said = {**end_to_wire(outcome), "notes": list(outcome.notes), "error": error}
     return {
         "number": program.number,
         "stdout": outcome.stdout,
         "stderr": outcome.stderr,
-        **end_to_wire(outcome),
-        "notes": list(outcome.notes),
-        "error": error,
+        "exit_code": outcome.exit_code,
+        **{name: value for name, value in said.items() if value},
     }
