@@ -388,7 +388,7 @@ class Executor:
 
     def _note_background(self, execution: CurrentExecution) -> None:
         """Say what ends with a one-shot though its code had put it into the background."""
-        if not execution.one_shot:
+        if not execution.one_shot or not self._trees.background():
             return
         unclear = {b"", command_of(execution.interpreter.pid)}
         commands: list[bytes] = []

@@ -191,9 +191,12 @@ def has_children_of(pid: int) -> bool:
     """Return whether a process has children, or cannot be looked at."""
     try:
         for thread in os.listdir(f"/proc/{pid}/task"):
-            with open(f"/proc/{pid}/task/{thread}/children", "rb", buffering=0) as file:
-                if file.read(1):
+            fd = os.open(f"/proc/{pid}/task/{thread}/children", os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                if os.read(fd, 1):
                     return True
+            finally:
+                os.close(fd)
     except OSError:
         return True
     return False
@@ -296,6 +299,7 @@ class ProcessTrees:
         orphans: processes whose parent has ended, and the interpreters and jobs that they are of.
         helpers: children that are nobody's, since code has not started them, until they are reaped.
         runners: those of the helpers that run programs, which are nobody's either.
+        fork_servers: those of the helpers that make interpreters, and have no children.
         find_helpers: called before it is looked whose a process is, to add to `helpers`.
         exit_handlers: called with the pid, status and usage of each child that has ended.
         wakeup_fd: can be read when a child has ended or stopped.
@@ -312,6 +316,7 @@ class ProcessTrees:
         self.children = Children()
         self.helpers: set[int] = set()
         self.runners: set[int] = set()
+        self.fork_servers: set[int] = set()
         self.find_helpers: Callable[[], None] = no_helpers
         self.exit_handlers: list[ExitHandler] = []
 
@@ -344,6 +349,7 @@ class ProcessTrees:
             self.orphans.pop(pid, None)
             self.helpers.discard(pid)
             self.runners.discard(pid)
+            self.fork_servers.discard(pid)
             for handle in self.exit_handlers:
                 handle(pid, status, usage)
 
@@ -372,7 +378,7 @@ class ProcessTrees:
         """The processes in the session besides the agent's and its interpreters'."""
         self.find_helpers()
         ours = {self._session.pid, *self.helpers, *(each.pid for each in self.interpreters)}
-        busy = ours - self.runners - {self._session.pid, 0}
+        busy = ours - self.runners - self.fork_servers - {self._session.pid, 0}
         if self.children.pids() <= ours and not any(map(has_children_of, busy)):
             return set()  # nothing to search for in all of /proc, which takes long
         table = read_processes()
@@ -432,15 +438,16 @@ class ProcessTrees:
         Forks of the session are in PID namespaces below the agent's, but never its children.
         `kill(-1)` would reach them.
         """
+        alone = self.is_alone(owner) and not self.orphans  # then all children are its
         if owner.is_job:
             self.note_others_orphans(owner)
-        else:
+        elif not alone:
             self.note_orphans(owner)
         if owner.pid:
             signal_group(owner.pid, signal.SIGKILL)  # most of a fork bomb, at once
         killed: set[int] = set()
         deadline = time.monotonic() + END_S
-        while fresh := self._belongings(owner, killed):
+        while fresh := self._belongings(owner, killed, alone=alone):
             for pid in fresh:
                 signal_child(pid, signal.SIGKILL)
             for pid in fresh:
@@ -465,9 +472,11 @@ class ProcessTrees:
                 await_end(pid, deadline)
             killed |= fresh
 
-    def _belongings(self, owner: Owner, known: AbstractSet[int]) -> set[int]:
+    def _belongings(self, owner: Owner, known: AbstractSet[int], *, alone: bool) -> set[int]:
         """Children of the agent that are an owner's, without those that are known."""
         self.find_helpers()
+        if alone:
+            return self.children.pids() - known - self.helpers
         others = {each.pid for each in self.owners() if each is not owner}
         return {
             pid

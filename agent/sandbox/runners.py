@@ -123,6 +123,7 @@ class RunnerSession(SharedSession):
             with contextlib.suppress(OSError):
                 server = interpreter.fork_server = ForkServer(worker, self.limits.resources)
                 interpreter.trees.helpers.add(server.pid)
+                interpreter.trees.fork_servers.add(server.pid)
 
     def start(self, interpreter: Interpreter) -> None:
         """Start an interpreter for a program. Raise OSError if that fails."""
@@ -170,9 +171,11 @@ class Runners:
 
     def end(self, message: Mapping[str, Any]) -> None:
         """Kill a runner that does not end with its channel."""
-        pid = self._ids.get(str(message.get("runner")))
+        name = str(message.get("runner"))
+        pid = self._ids.get(name)
         if pid is not None:
             signal_child(pid, signal.SIGKILL)
+            self._left += (name,)  # now, since the next one may start before we hear of its end
 
     def start(self, message: Mapping[str, Any]) -> None:
         """Start a runner, whose channel the supervisor gets. Raise RequestError if that fails."""
