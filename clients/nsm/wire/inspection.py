@@ -20,7 +20,7 @@ class NetworkDecision(NamedTuple):
         protocol: ``connect``, ``http`` or ``socks5``.
         host: as it was asked for; empty, and `port` 0, where it was none.
         verdict: ``allowed``; ``off``, ``not-allowed``, ``port``, ``address`` or ``bad-request``,
-            which a rule refused; ``unresolved``, ``unreachable`` or ``busy``.
+            which a rule refused; ``unresolved``, ``unreachable``, ``upstream`` or ``busy``.
         detail: why, for people.
         address: address of the connection; empty if there was none.
     """

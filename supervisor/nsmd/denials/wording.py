@@ -60,6 +60,7 @@ class Circumstances:
         project: project that its session sees.
         network: present network rule; None for that of its policy.
         refused: hosts, with ports, that the session was refused meanwhile.
+        upstream: a sentence why the upstream proxy led nowhere meanwhile; else empty.
         keeps_state: its session should outlive it.
         environments: environments that the client can use.
         has_input: it had standard input.
@@ -70,6 +71,7 @@ class Circumstances:
     project: ProjectMount | None = None
     network: NetworkRule | None = None
     refused: Sequence[str] = ()
+    upstream: str = ""
     keeps_state: bool = True
     environments: Sequence[Environment] = ()
     environment: Environment | None = None
@@ -93,6 +95,8 @@ def clauses(
     )
     unreachable = "unreachable" in subjects and not missing
     said = missing or [_network(network, circumstances.refused, unreachable=unreachable)]
+    if circumstances.upstream:
+        said.append(circumstances.upstream[0].lower() + circumstances.upstream[1:].rstrip("."))
     if missing and "apt" in subjects:  # apt reads files that the jail lacks, and needs root
         subjects.pop("hidden", None)
         subjects.pop("privilege", None)

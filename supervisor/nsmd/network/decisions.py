@@ -21,12 +21,13 @@ Verdict = Literal[
     "secret",
     "unresolved",
     "unreachable",
+    "upstream",
     "busy",
 ]
 """Decision on a request: it was allowed; the network is off; its host is not in the list, or not on
 that port; its name leads to a private address that is not named; it was no request for a host; it
 had the stand-in of a secret where that is worth nothing; nobody knows the name; nobody answers at
-the address; there was no room.
+the address; the upstream proxy does not lead there; there was no room.
 """
 
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
@@ -116,6 +117,7 @@ _STATUS: Mapping[Verdict, tuple[HTTPStatus, str, str]] = {
     "secret": (HTTPStatus.FORBIDDEN, "Secret not allowed (nsm)", "http_request_denied"),
     "unresolved": (HTTPStatus.BAD_GATEWAY, "No such host (nsm)", "dns_error"),
     "unreachable": (HTTPStatus.BAD_GATEWAY, "Host does not answer (nsm)", "connection_refused"),
+    "upstream": (HTTPStatus.BAD_GATEWAY, "Upstream proxy failed (nsm)", "proxy_internal_error"),
     "busy": (
         HTTPStatus.SERVICE_UNAVAILABLE,
         "Too many connections (nsm)",
@@ -133,6 +135,7 @@ _SOCKS: Mapping[Verdict, int] = {
     "secret": 2,
     "unresolved": 4,
     "unreachable": 5,
+    "upstream": 5,
     "busy": 1,
 }
 """Codes of RFC 1928, section 6."""

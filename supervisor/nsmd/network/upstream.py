@@ -74,6 +74,8 @@ class Upstream:
         self._origin = origin
         self._read_login = read_login
         self._logins: dict[str, tuple[str, float]] = {}  # by host, and when they were read
+        self._failure = "", 0.0  # why the last one was not, and until when that is not tried again
+        self._reading = trio.Lock()
 
     def __repr__(self) -> str:
         return f"<Upstream {self.shown}>"
@@ -127,12 +129,17 @@ class Upstream:
 
     async def _known_login(self, place: str) -> str:
         """Return the login for the proxy at a host, read once."""
+        async with self._reading:  # some sources ask the person
+            why, until_s = self._failure
+            if place not in self._logins and time.monotonic() > until_s:
+                try:
+                    login = await trio.to_thread.run_sync(self._read_login, place)
+                    self._logins[place] = login, time.monotonic()
+                except SourceError as error:
+                    why = f"needs a login: {error}"
+                    self._failure = why, time.monotonic() + LEAST_AGE_S
         if place not in self._logins:
-            try:
-                login = await trio.to_thread.run_sync(self._read_login, place)
-            except SourceError as error:
-                raise self._unusable(place, f"needs a login: {error}") from None
-            self._logins[place] = login, time.monotonic()
+            raise self._unusable(place, why)
         return self._logins[place][0]
 
     async def connect(self, url: str, host: Host, port: int, resolve: Resolve) -> trio.SocketStream:
@@ -206,7 +213,7 @@ class Upstream:
 
     def _unusable(self, name: str, why: str) -> RefusedError:
         return RefusedError(
-            "unreachable",
+            "upstream",
             f"The upstream proxy {name}{' ' if name else ''}(of {self._origin}) {why}. {_INSTEAD}.",
         )
 

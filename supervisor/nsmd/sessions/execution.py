@@ -296,6 +296,7 @@ class Execution:
             project=self.session.spec.project,
             network=network.rule,
             refused=_refused(network.refused_since(self._decided)),
+            upstream=_upstream(network.decisions_since(self._decided)),
             keeps_state=not self.origin.one_shot,
             environments=self.origin.environments(self.request.client),
             environment=self.session.spec.environment,
@@ -314,6 +315,12 @@ def _refused(decisions: Iterable[Decision]) -> list[str]:
         if decision.host:
             hosts[f"{decision.host}:{decision.port}{why.get(decision.verdict, '')}"] = None
     return list(hosts)
+
+
+def _upstream(decisions: Iterable[Decision]) -> str:
+    """Return why the upstream proxy led nowhere, as it was the last time."""
+    details = [each.detail for each in decisions if each.verdict == "upstream"]
+    return details[-1] if details else ""
 
 
 def word_of(outcome: Outcome) -> ExecutionOutcome:

@@ -23,6 +23,7 @@ from nsmd.model.values import NetworkRule
 from nsmd.network import trust, upstream
 from nsmd.network.decisions import RefusedError
 from nsmd.network.host_check import usable_addresses
+from nsmd.network.secrets.vault import SourceError
 from nsmd.network.upstream import Upstream, find_upstream, is_excepted, no_proxy_of
 from realjail import SYSTEM_PATH, needs_bwrap
 
@@ -208,6 +209,36 @@ async def test_where_the_proxy_and_its_login_come_from(
         assert others["no_proxy"] == "y.test,x.test"
 
 
+async def test_a_source_that_fails_is_asked_again_only_after_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[str] = []
+
+    def read_login(place: str) -> str:
+        asked.append(place)
+        if len(asked) == 1:
+            raise SourceError("the keyring is locked")
+        return "eve:pw"
+
+    async with open_upstream(0, answer=b"HTTP/1.1 407 x\r\n\r\n") as proxy:
+        used = Upstream({}, read_login=read_login)
+
+        async def why(words: str) -> None:
+            with pytest.raises(RefusedError, match=words):
+                await used.connect(f"127.0.0.1:{proxy.port}", "a.test", 443, Names())
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(9):
+                nursery.start_soon(why, "127.0.0.1 .* needs a login: the keyring is locked")
+        assert asked == ["127.0.0.1"]
+        for age_s, times in ((0, 2), (0, 3), (99, 4), (99, 4)):
+            monkeypatch.setattr(upstream, "LEAST_AGE_S", age_s)
+            monkeypatch.setattr(used, "_failure", ("", 0.0))
+            await why("does not accept the login")
+            assert len(asked) == times
+        assert set(proxy.asked) == {"CONNECT a.test:443 eve:pw"}
+
+
 @needs_bwrap
 async def test_code_in_jails_goes_through_the_proxy_and_never_sees_its_login() -> None:
     rule = NetworkRule(mode="allow", allow=("far.test:*", "near.test:*", "host.nsm.internal:*"))
@@ -231,9 +262,10 @@ async def test_code_in_jails_goes_through_the_proxy_and_never_sees_its_login() -
         assert "other.test:80 is not allowed" in said
         assert proxy.asked == [f"CONNECT far.test:{port} eve:hunter2" for port in (80, 81)]
         bench.gateway.upstream = Upstream({"http": url.replace("hunter2", "hunter3")})
-        wrong = await bench.text("curl -sS http://far.test/", env="bash")
+        ran = await bench.run("curl -sS http://far.test/", env="bash")
+        wrong = f"{ran.outcome.stdout}{ran.denials}"
         assert f"127.0.0.1:{proxy.port} (of HTTPS_PROXY" in wrong
-        assert "does not accept the login (407)" in wrong
+        assert wrong.count("does not accept the login (407)") == 2
         told = "".join((said, wrong, *(d.detail for d in bench.network().decisions_since())))
         assert not [each for each in ("hunter", "eve:", "ZXZl") if each in told]
 
