@@ -169,10 +169,16 @@ def read_arguments(function: Callable[..., Any], plain: object) -> dict[str, Any
 
 
 @cache
-def _arguments(function: Any) -> Reader:
-    names = function.__code__.co_varnames[: function.__code__.co_argcount]
+def parameters(function: Any) -> tuple[tuple[str, ...], dict[str, Any]]:
+    """The positional parameters of a function, and the defaults of all."""
+    names: tuple[str, ...] = function.__code__.co_varnames[: function.__code__.co_argcount]
     usual = dict(zip(reversed(names), reversed(function.__defaults__ or ()), strict=False))
-    usual |= function.__kwdefaults__ or {}
+    return names, usual | (function.__kwdefaults__ or {})
+
+
+@cache
+def _arguments(function: Any) -> Reader:
+    _, usual = parameters(function)
     hints = {name: hint for name, hint in function.__annotations__.items() if name != "return"}
     defaults: dict[str, Callable[[], Any] | None] = {
         name: partial(usual.get, name) if name in usual else None for name in hints

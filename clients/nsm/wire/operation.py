@@ -19,7 +19,7 @@ from typing import (
     get_origin,
 )
 
-from nsm.wire.decode import Converted, at_least, at_most
+from nsm.wire.decode import Converted, at_least, at_most, parameters
 from nsm.wire.messages import read
 
 P = ParamSpec("P")
@@ -84,15 +84,12 @@ class Operation(Generic[P, R]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> OperationCall[R]:
         """Make a request. Arguments that have their defaults are left out."""
-        code: Any = self.function.__code__
-        names = code.co_varnames
-        positional: tuple[Any, ...] = self.function.__defaults__ or ()
-        usual = dict(zip(names[code.co_argcount - len(positional) :], positional, strict=False))
-        usual |= self.function.__kwdefaults__ or {}
+        names, usual = parameters(self.function)
+        hints = self.function.__annotations__
         given: dict[str, Any] = {**dict(zip(names, args, strict=False)), **kwargs}
         sent: dict[str, Any] = {}
         for name, value in given.items():
-            hint = self.function.__annotations__[name]
+            hint = hints[name]
             if "" in getattr(hint, "__metadata__", ()):  # its fields are arguments of their own
                 sent |= _chosen_fields(value)
             elif name not in usual or value != usual[name]:
@@ -128,8 +125,10 @@ def _told(value: Any, hint: Any) -> Any:
 
 
 def _back(hint: Any) -> Callable[[Any], Any] | None:
-    notes = getattr(hint, "__metadata__", ())
-    return next((note.back for note in notes if isinstance(note, Converted)), None)
+    for note in getattr(hint, "__metadata__", ()):
+        if isinstance(note, Converted):
+            return note.back
+    return None
 
 
 def _chosen_fields(value: Any) -> dict[str, Any]:
@@ -137,9 +136,12 @@ def _chosen_fields(value: Any) -> dict[str, Any]:
     defaults, hints = value._field_defaults, type(value).__annotations__
     return {
         name: _asked(each, hints[name])
-        for name, each in value._asdict().items()
+        for name, each in zip(value._fields, value, strict=True)
         if name not in defaults or each != defaults[name]
     }
+
+
+_PLAIN = frozenset((str, bytes, bool, int, float, type(None)))
 
 
 def _asked(value: Any, hint: Any) -> Any:
@@ -147,6 +149,8 @@ def _asked(value: Any, hint: Any) -> Any:
     back = _back(hint)
     if back is not None:
         return encode(back(value))
+    if type(value) in _PLAIN:  # most are
+        return value
     if get_origin(hint) is tuple:
         return [_asked(each, get_args(hint)[0]) for each in value]
     return _chosen_fields(value) if hasattr(value, "_asdict") else encode(value)
