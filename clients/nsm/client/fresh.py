@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 AHEAD = 16
 """Programs that are sent ahead for each that runs: while answers are on their way, others begin."""
 
+MAX_EARLY_BYTES = 64 * 1024 * 1024
+"""Results that wait for an earlier one, above which no further program is sent."""
+
 MAX_SENT_BYTES = 1024 * 1024
 """Bytes of the programs of one request, after which it takes no further one."""
 
@@ -76,12 +79,15 @@ class MapMethods(Calls):
         self._numbers: dict[int, int] = {}  # of programs, by the numbers that they have there
         self._waiting: deque[FreshResult] = deque()
         self._early: dict[int, FreshResult] = {}
+        self._early_bytes = 0
 
     def _more(self) -> tuple[FreshProgram, ...]:
         """Read further programs that can be sent, and keep results of those that cannot."""
         chosen: list[FreshProgram] = []
         room = min(AHEAD * self.at_once - (self._sent - self._taken), MAX_PROGRAMS)
         size = 0
+        if self._early_bytes > MAX_EARLY_BYTES:  # the earliest one that lacks has been sent
+            room = 0
         while not self._exhausted and len(chosen) < room and size <= MAX_SENT_BYTES:
             try:
                 given = next(self._programs)
@@ -150,9 +156,12 @@ class MapMethods(Calls):
         if not self._in_order:
             self._waiting.extend(results)
             return
-        self._early.update((result.number, result) for result in results)
+        for result in results:
+            self._early[result.number] = result
+            self._early_bytes += _size_of(result)
         while (result := self._early.pop(self._told + len(self._waiting), None)) is not None:
             self._waiting.append(result)
+            self._early_bytes -= _size_of(result)
 
     def _unknown(self) -> FateUnknownError:
         under_way = self._sent - self._taken
@@ -173,6 +182,12 @@ def _size(program: FreshProgram) -> int:
     """Count the bytes of a program; an argument has 40 more, since a frame has few items, too."""
     arguments = (len(word.encode(errors="surrogatepass")) + 40 for word in program.argv)
     return len(program.code.encode()) + sum(arguments)
+
+
+def _size_of(result: FreshResult) -> int:
+    """Count the characters of a result, about as many bytes."""
+    displays = len(str(result.displays)) if result.displays else 0
+    return len(result.stdout) + len(result.stderr) + displays
 
 
 class FreshMap(MapMethods, BlockingPart):

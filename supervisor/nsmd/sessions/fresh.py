@@ -545,9 +545,10 @@ class Runner:
         self._link.close()
         self._channel.close()
         program, self.program = self.program, None
+        session = self._runners.session
         if program is not None:
             program.client.running -= 1
-            program.fail(KILLED, why)
+            program.fail(KILLED, why if session.live else session.ended_error().message)
         self._runners.forget(self, why)
 
 

@@ -47,7 +47,7 @@ to: use a session for each owner of programs.
 exit codes:
   0    all programs were run, whatever their own exit codes
   1    some could not be run, or did not run to their end: `error` says why
-  125  nsm could not begin
+  125  nsm could not begin, or not go on
   130  interrupted
   2    wrong usage
 
