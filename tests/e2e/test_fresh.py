@@ -285,6 +285,22 @@ def wait_for_file(client: Client, path: str) -> None:
 SLOW = "import time; time.sleep(60)"
 
 
+def test_ctrl_c_ends_a_map_and_its_client_goes_on(client: Client, shared: Supervisor) -> None:
+    def interrupt() -> None:
+        with shared.client() as other:
+            wait_for_file(other, "/workspace/began")
+        os.kill(os.getpid(), signal.SIGINT)
+
+    client.run("1", env="python", session="fresh")
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    began = "open('/workspace/began', 'w').close()\n"
+    with pytest.raises(KeyboardInterrupt):
+        results_of(client, began + SLOW, "print(1)", at_once=1)
+    thread.join()
+    assert results_of(client, "print(2)")[0].stdout == "2\n"
+
+
 def test_leaving_a_map_ends_its_programs(client: Client) -> None:
     with client.map(["print(1)", *[SLOW] * 50], session="fresh", env="python", at_once=2) as found:
         assert next(found).stdout == "1\n"

@@ -354,7 +354,7 @@ class BlockingWire:
 
                 self._interrupts = Interrupts()
             with self._interrupts as interrupts:
-                return self._exchange(op, args, on_event, interrupts)
+                return interrupts.note(self._exchange(op, args, on_event, interrupts))
 
     def _reconnect_after_fork(self) -> None:
         """Get a connection of our own in a forked process: its parent uses the one that it had."""

@@ -75,7 +75,7 @@ class MapMethods(Calls):
         self._in_order = in_order
         self._read = self._sent = self._told = 0
         self._taken: int = 0
-        self._exhausted = self._closed = False
+        self._exhausted = self._closed = self._interrupted = False
         self._numbers: dict[int, int] = {}  # of programs, by the numbers that they have there
         self._waiting: deque[FreshResult] = deque()
         self._early: dict[int, FreshResult] = {}
@@ -124,8 +124,13 @@ class MapMethods(Calls):
         return checked
 
     def _next(self) -> Steps[FreshResult | None]:
-        """Wait for the next result; None when there are no more."""
+        """Wait for the next result; None when there are no more. Raise KeyboardInterrupt after
+        Ctrl-C, once all results are told that came before.
+        """
         while not self._waiting:
+            if self._interrupted:
+                yield from self._close()
+                raise KeyboardInterrupt
             if self._closed:
                 return None
             try:
@@ -138,7 +143,8 @@ class MapMethods(Calls):
                     return None
                 # Results of programs that could not be sent do not wait for those that were.
                 wait = not self._waiting
-                answer = yield from ask(fresh_next(self._handle, programs, wait=wait))
+                call = fresh_next(self._handle, programs, wait=wait)
+                answer = yield from ask(call, interruptible=True)
             except DisconnectedError as error:
                 self._closed = True
                 raise self._unknown() from error
@@ -146,6 +152,7 @@ class MapMethods(Calls):
                 yield from self._close()
                 raise
             self._taken += len(answer.results)
+            self._interrupted = answer.cancelled
             self._keep(
                 [each._replace(number=self._numbers.pop(each.number)) for each in answer.results]
             )

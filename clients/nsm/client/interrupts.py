@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from types import FrameType, TracebackType
-    from typing import Self
+    from typing import Any, Self
 
 
 class Interrupts:
@@ -87,6 +87,10 @@ class Interrupts:
     def told(self) -> bool:
         """Tell whether `wait` has told of a SIGINT in this context."""
         return self._told
+
+    def note(self, answer: dict[str, Any]) -> dict[str, Any]:
+        """Note in an answer that SIGINT came before, even if it was on its way by then."""
+        return {**answer, "cancelled": True} if self._told else answer
 
     def wait(self, descriptor: int) -> bool:
         """Wait until a descriptor is readable or SIGINT comes.

@@ -77,10 +77,12 @@ class FreshResults(NamedTuple):
 
     Attributes:
         pending: number of programs that run, or wait for others to end.
+        cancelled: Ctrl-C came meanwhile, as the client itself adds.
     """
 
     results: tuple[FreshResult, ...]
     pending: int
+    cancelled: bool = False
 
 
 Programs: TypeAlias = Annotated[tuple[FreshProgram, ...], at_most(MAX_PROGRAMS, "programs")]
