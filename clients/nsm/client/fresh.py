@@ -163,9 +163,9 @@ class MapMethods(Calls):
         if not self._in_order:
             self._waiting.extend(results)
             return
-        for result in results:
-            self._early[result.number] = result
-            self._early_bytes += _size_of(result)
+        for each in results:
+            self._early[each.number] = each
+            self._early_bytes += _size_of(each)
         while (result := self._early.pop(self._told + len(self._waiting), None)) is not None:
             self._waiting.append(result)
             self._early_bytes -= _size_of(result)
