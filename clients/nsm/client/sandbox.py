@@ -83,6 +83,7 @@ class SandboxMethods(Calls):
         execution_id: str | None = None,
         stdin: InputSource | None = None,
         on_output: OnOutput | None = None,
+        fresh: bool = False,
     ) -> Steps[RunResult]:
         """Run code, as `nsm.Client.run`."""
         result: RunResult = yield from ClientMethods.run.steps(
@@ -96,6 +97,7 @@ class SandboxMethods(Calls):
             must_exist=True,
             stdin=stdin,
             on_output=on_output,
+            fresh=fresh,
         )
         return result
 

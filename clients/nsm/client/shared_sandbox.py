@@ -155,12 +155,12 @@ class SharedSandbox:
         Raises:
             NsmError: it can't be made; the message says why.
         """
-        self.do(self.opened)
+        self.do(self.made)
         return self
 
     async def aopen(self) -> Self:
         """Make the session, as `open`, without blocking asyncio's loop."""
-        await self.ado(self.opened)
+        await self.ado(self.made)
         return self
 
     def call(self, step: Callable[[AsyncSandbox], Awaitable[T]]) -> T:
@@ -241,6 +241,10 @@ class SharedSandbox:
     ) -> Future[T]:
         """Call a function in the background thread, and wait for nothing."""
         return BACKGROUND.start(partial(function, *args, **kwargs), self._stop_lost)
+
+    async def made(self) -> AsyncSandbox:
+        """The sandbox that `open` makes."""
+        return await self.opened()
 
     async def opened(self) -> AsyncSandbox:
         """The sandbox, which is made if there is none.

@@ -8,7 +8,7 @@ import posixpath
 from typing import TYPE_CHECKING, Any
 
 from nsm import AsyncClient
-from nsm.integrations.sandboxes import AdapterSandbox, shell_words
+from nsm.integrations.sandboxes import IMAGE_SHELL, AdapterSandbox, shell_words
 from nsm.wire.errors import BadRequestError
 
 if TYPE_CHECKING:
@@ -22,8 +22,6 @@ USERS = (None, "", "root", 0, "0")
 """Users that frameworks ask for when they mean an administrator. A session has one user only, which
 takes the place of all of these."""
 
-_SHELL = 'command -v bash >/dev/null 2>&1 && exec bash "$@"; exec sh "$@"'
-
 
 class ImageSandbox(AdapterSandbox):
     """A sandbox of a container image, whose files it may change.
@@ -36,7 +34,7 @@ class ImageSandbox(AdapterSandbox):
         image: as `nsm env add --image` takes it, or the name of an image in a registry; None for
             the environment in the settings.
         root: ``overlay``, or ``readonly``.
-        given: other arguments of `nsm.SharedSandbox`.
+        given: other arguments of `AdapterSandbox`.
     """
 
     def __init__(
@@ -53,6 +51,17 @@ class ImageSandbox(AdapterSandbox):
         self._root = root
         self._builder = AsyncClient(name=framework, socket_path=socket_path, project=None)
 
+    async def find_env(self) -> None:
+        """Find the environment of the image, or make it.
+
+        Raises:
+            BadRequestError: the image cannot be used.
+        """
+        if self._image is not None and self.session is None:
+            async with self._builder as client:
+                self._settings["env"] = await environment_of(client, self._image, self._root)
+            self._image = None
+
     async def opened(self) -> AsyncSandbox:
         """The sandbox.
 
@@ -60,10 +69,7 @@ class ImageSandbox(AdapterSandbox):
             BadRequestError: its image cannot be used.
             UnknownSessionError, NsmError: as in `AdapterSandbox`.
         """
-        if self._image is not None and self.session is None:
-            async with self._builder as client:
-                self._settings["env"] = await environment_of(client, self._image, self._root)
-            self._image = None
+        await self.find_env()
         return await super().opened()
 
     async def upload(self, local: str | Path, path: str) -> None:
@@ -88,7 +94,7 @@ class ImageSandbox(AdapterSandbox):
 
 def image_shell(command: str) -> list[str]:
     """A program that runs a command of Bash, or of sh if the image has no Bash."""
-    return ["sh", "-c", _SHELL, "sh", *shell_words(command)]
+    return ["sh", "-c", IMAGE_SHELL, "sh", *shell_words(command)]
 
 
 def reference_of(image: str) -> str:

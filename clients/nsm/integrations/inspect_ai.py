@@ -18,7 +18,7 @@ from inspect_ai.util import (
     SandboxEnvironmentLimits,
     sandboxenv,
 )
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from nsm.integrations.sandboxes import AdapterSandbox
 from nsm.integrations.settings import SandboxModel
@@ -45,6 +45,7 @@ class NsmConfig(SandboxModel):
 
     env: str = "python"
     project_mode: str | None = None
+    fresh: bool = Field(default=False, description="As of `AdapterSandbox`, for all samples.")
 
 
 @sandboxenv(name="nsm")
@@ -70,7 +71,13 @@ class NsmSandboxEnvironment(SandboxEnvironment):
             raise ValueError(f"the sandbox nsm takes an NsmConfig, not {config!r:.80}")
         wanted = config or NsmConfig()
         labels = {"task": task_name[:60]}
-        sandbox = SampleSandbox("inspect_ai", env=wanted.env, labels=labels, **wanted.of_sandbox())
+        sandbox = SampleSandbox(
+            "inspect_ai",
+            fresh=wanted.fresh,
+            env=wanted.env,
+            labels=labels,
+            **wanted.of_sandbox(),
+        )
         await sandbox.aopen()
         return {"default": cls(sandbox)}
 
@@ -133,12 +140,14 @@ class NsmSandboxEnvironment(SandboxEnvironment):
                 raise PermissionError(errno.EACCES, str(error)) from error
             raise
         if done.timed_out:
-            raise TimeoutError(f"the program was stopped after {timeout} s")
+            raise TimeoutError(f"the program was stopped after {done.duration_s:.0f} s")
         streams = [each.decode(errors="replace") for each in (done.stdout, done.stderr)]
         for data, text in zip((done.stdout, done.stderr), streams, strict=True):
             if len(data) > limit:
                 shown = SandboxEnvironmentLimits.MAX_EXEC_OUTPUT_SIZE_STR
                 raise OutputLimitExceededError(shown, text[:limit])
+        if done.missing:  # a fresh interpreter keeps less
+            raise OutputLimitExceededError(f"{len(done.output):,} bytes", done.output.decode())
         return ExecResult(done.exit_code == 0, done.exit_code, *streams)
 
     async def write_file(self, file: str, contents: str | bytes) -> None:

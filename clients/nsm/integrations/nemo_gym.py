@@ -47,6 +47,7 @@ class NsmSandboxProvider:
 
     Args:
         root: ``overlay``, in which sandboxes may change the image's files, or ``readonly``.
+        fresh: as of `AdapterSandbox`, for the sandboxes of this process.
         timeout_s: of commands for which NeMo Gym names none; None for none.
         socket_path: socket of the supervisor; None for the usual one.
         settings: as of `nsm.Client.sandbox`; what a sandbox's own specification says comes first.
@@ -58,11 +59,13 @@ class NsmSandboxProvider:
         self,
         *,
         root: str = "overlay",
+        fresh: bool = False,
         timeout_s: float | None = 180.0,
         socket_path: str | None = None,
         **settings: Unpack[SandboxSettings],
     ) -> None:
         self._root = root
+        self._fresh = fresh
         self._timeout_s = timeout_s
         self._socket_path = socket_path
         self._settings = settings
@@ -83,7 +86,12 @@ class NsmSandboxProvider:
         if spec.resources.gpu:
             raise SandboxCreateError("a session of nsm has no GPU that a sandbox could ask for")
         sandbox = ImageSandbox(
-            "nemo-gym", spec.image, root=self._root, socket_path=self._socket_path, **settings
+            "nemo-gym",
+            spec.image,
+            root=self._root,
+            fresh=self._fresh,
+            socket_path=self._socket_path,
+            **settings,
         )
         try:
             await sandbox.aopen()

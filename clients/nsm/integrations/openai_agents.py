@@ -400,14 +400,15 @@ class NsmSandboxClient(BaseSandboxClient[BaseSandboxClientOptions | None]):
         return self._wrap_session(inner, instrumentation=self._instrumentation)
 
     def _sandbox(self, labels: dict[str, str], session: str | None = None) -> AdapterSandbox:
-        labels = {**(self._settings.get("labels") or {}), **labels}
+        settings: Any = {**self._settings}
+        settings["labels"] = {**(self._settings.get("labels") or {}), **labels}
         return AdapterSandbox(
             FRAMEWORK,
             session=session,
             socket_path=self._socket_path,
             keep=True,
             lasting=self._lasting,
-            **{**self._settings, "labels": labels},
+            **settings,
         )
 
 

@@ -6,17 +6,23 @@ What is awaited here runs in the background thread: adapters call it by `do` or 
 from __future__ import annotations
 
 import errno
+import os
 import posixpath
+import shlex
+from contextlib import suppress
 from typing import TYPE_CHECKING, ClassVar, TypeVar
 
+import trio
+
 from nsm import CommandResult, SharedSandbox
-from nsm.wire.errors import FileError, SessionEndedError, UnknownSessionError
+from nsm.wire.code import split_place
+from nsm.wire.errors import BadRequestError, FileError, SessionEndedError, UnknownSessionError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
     from typing import Any
 
-    from nsm import AsyncSessionFiles, PortRow
+    from nsm import AsyncSandbox, AsyncSessionFiles, JobChunk, PortRow, ProgramSettings, RunResult
 
 T = TypeVar("T")
 
@@ -32,6 +38,14 @@ GONE = (UnknownSessionError, SessionEndedError)
 CANNOT_START = {"ENOENT": 127, "EACCES": 126, "ENOEXEC": 126, "EISDIR": 126}
 """Exit codes that a shell gives where there is no such program, or it can't be started."""
 
+IMAGE_SHELL = 'command -v bash >/dev/null 2>&1 && exec bash "$@"; exec sh "$@"'
+"""Runs Bash, or sh where there is no Bash."""
+
+_SHELLS = (
+    ["sh", "-c"], ["bash", "-c"], ["bash", "--login", "-c"], ["sh", "-c", IMAGE_SHELL, "sh", "-c"]
+)  # fmt: skip
+"""Beginnings of programs that have a shell run a command."""
+
 _JOINED = 'IFS=; eval "unset IFS; set --\n$*"'
 """Has a shell run its arguments, one after the other without blanks."""
 
@@ -45,14 +59,67 @@ class AdapterSandbox(SharedSandbox):
 
     Args:
         framework: name of the framework: the session's scope, and its label ``owner``.
+        fresh: have Python programs (`python_code` says which) run in fresh interpreters of one
+            session, which this process's sandboxes of the same settings share, until something
+            else is done with this sandbox: only then it gets a session of its own.
         given: other arguments of `nsm.SharedSandbox`. By default it has Python and Bash, and no
             project.
     """
 
     cannot_start: ClassVar[Mapping[str, int]] = CANNOT_START
 
-    def __init__(self, framework: str, **given: Any) -> None:
+    def __init__(self, framework: str, *, fresh: bool = False, **given: Any) -> None:
         super().__init__(owner=framework, scope=framework, **given)
+        self._fresh = fresh
+        self._made_of: dict[str, Any] = {
+            "framework": framework,
+            "socket_path": given.get("socket_path"),
+        }
+
+    async def made(self) -> AsyncSandbox:
+        """The session; with `fresh`, the shared one."""
+        if self._fresh:
+            return await self._in_shared(lambda shared: shared.opened())
+        return await super().made()
+
+    async def find_env(self) -> None:
+        """Find the environment, where the settings do not name it."""
+
+    async def run_program(
+        self,
+        argv: Sequence[str],
+        settings: ProgramSettings,
+        max_bytes: int,
+        on_output: Callable[[JobChunk], object] | None,
+    ) -> CommandResult:
+        """Run a program to its end, in a fresh interpreter if that is wanted and possible."""
+        code = None
+        needs = {name for name, value in settings.items() if value} - {"stdin", "timeout_s"}
+        if self._fresh and not (self.session or self.closed or needs or on_output):
+            code = python_code(argv, settings.get("stdin"))
+        if code is None:
+            return await super().run_program(argv, settings, max_bytes, on_output)
+        result = await self._in_shared(lambda shared: shared.run(code, settings.get("timeout_s")))
+        stdout, stderr = without_displays(result).encode(), result.stderr.encode()
+        missing = sum(each.omitted_bytes for each in result.truncated.values())
+        ended = (result.exit_code, missing, result.timed_out, result.duration_s)
+        return CommandResult(stdout, stderr, stdout + stderr, *ended)
+
+    async def _in_shared(self, step: Callable[[FreshSession], Awaitable[T]]) -> T:
+        """Do something with the session that sandboxes of these settings share."""
+        await self.find_env()
+        settings: dict[str, Any] = {**self._settings, "name": None}
+        del settings["labels"]
+        key = repr((self._made_of, sorted(settings.items())))
+        _SHARED.set(shared := _SHARED.get({}))
+        while (session := shared.get(key)) is not None:
+            try:
+                return await step(session)
+            except UnknownSessionError:  # it was idle and has ended: nothing was done
+                if shared.get(key) is session:
+                    del shared[key]
+        shared[key] = FreshSession(**self._made_of, **settings)
+        return await step(shared[key])
 
     async def files(self, call: Callable[[AsyncSessionFiles], Awaitable[T]]) -> T:
         """Call something with the sandbox's files.
@@ -101,6 +168,71 @@ class AdapterSandbox(SharedSandbox):
         sandbox = await self.opened()
         rows = await self._client.ports.list(sandbox.id)
         return {row.port: row for row in rows if row.is_open}
+
+
+class FreshSession(AdapterSandbox):
+    """A session for programs of many sandboxes: as many at once as there are processors."""
+
+    def __init__(self, framework: str, **given: Any) -> None:
+        super().__init__(framework, **given)
+        self._turns = trio.CapacityLimiter(os.cpu_count() or 1)
+        self._is_python = False
+
+    async def opened(self) -> AsyncSandbox:
+        """The sandbox. Raise BadRequestError if its environment is not one of Python."""
+        sandbox = await super().opened()
+        if not self._is_python:
+            runs = {row.name: row.interpreter for row in await self._client.envs()}
+            if runs.get(sandbox.env) != "python":
+                raise BadRequestError(
+                    f"The environment {sandbox.env!r} is not one of Python, as `fresh` needs."
+                )
+            self._is_python = True
+        return sandbox
+
+    async def run(self, code: str, timeout_s: float | None) -> RunResult:
+        """Run a program, as `nsm.AsyncSandbox.run`."""
+        sandbox = await self.opened()
+        async with self._turns:
+            return await sandbox.run(code, timeout_s=timeout_s, fresh=True)
+
+
+_SHARED: trio.lowlevel.RunVar[dict[str, FreshSession]] = trio.lowlevel.RunVar("shared sessions")
+"""By their settings. They are of a run of trio: a forked process has none of its parent's."""
+
+
+def python_code(argv: Sequence[str], stdin: object) -> str | None:
+    """Return the code of a program that is Python without options, arguments and input, or None.
+
+    It is ``python -c CODE``, or ``python -`` with the code as its input. It may be the command of a
+    shell, if there is nothing in it for the shell to do, as in what `shlex.join` makes.
+    """
+    words = list(argv)
+    if words[:-1] in _SHELLS:
+        with suppress(ValueError):  # a quote is open
+            words = shlex.split(words[-1])
+        if shlex.join(words) != argv[-1]:
+            return None
+    match words:
+        case ["python" | "python3", "-c", code] if not stdin:
+            return code
+        case ["python" | "python3", "-"] if isinstance(stdin, bytes):
+            return stdin.decode(errors="replace")
+        case _:
+            return None
+
+
+def without_displays(result: RunResult) -> str:
+    """Standard output without the text that stands there for displayed values and figures, which
+    Python alone would not print.
+    """
+    text = result.stdout
+    for bundle in result.displays:
+        data, place = split_place(bundle)
+        if place is not None:
+            shown = f"[image {place}]" if place else data.get("text/plain")
+            text = text.replace(f"{shown}\n", "", 1)
+    return text
 
 
 def shell_words(command: str) -> list[str]:

@@ -48,12 +48,14 @@ class NsmImageConfig(ContainerConfig):
     Attributes:
         network: as of `nsm.Client.sandbox`.
         root: ``overlay``, in which programs may change the image's files, or ``readonly``.
+        fresh: as of `AdapterSandbox`, for the runtimes of this process.
         socket_path: socket of the supervisor; None for the usual one.
     """
 
     type: Literal["nsm"] = "nsm"
     network: str | None = None
     root: Literal["overlay", "readonly"] = "overlay"
+    fresh: bool = False
     socket_path: str | None = None
 
 
@@ -118,6 +120,7 @@ class NsmImageRuntime(Runtime):
             "verifiers",
             self.config.image,
             root=self.config.root,
+            fresh=self.config.fresh,
             socket_path=self.config.socket_path,
             network=self.config.network,
             memory_mb=None if memory is None else int(memory * 1024),

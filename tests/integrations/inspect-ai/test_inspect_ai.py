@@ -13,10 +13,10 @@ import pytest
 from inspect_ai import Task, eval_async
 from inspect_ai.dataset import Sample
 from inspect_ai.model import ModelOutput, ModelUsage, get_model
-from inspect_ai.scorer import includes
-from inspect_ai.solver import generate, use_tools
+from inspect_ai.scorer import Score, Target, accuracy, includes, scorer
+from inspect_ai.solver import TaskState, generate, use_tools
 from inspect_ai.tool import bash, python
-from inspect_ai.util import OutputLimitExceededError
+from inspect_ai.util import OutputLimitExceededError, sandbox
 from inspect_ai.util._sandbox import self_check
 from inspect_ai.util._sandbox.local import LocalSandboxEnvironment
 
@@ -93,6 +93,58 @@ def test_an_eval_with_tools(shared: Supervisor, tmp_path: Path) -> None:
     assert said == ["3", "6"]
     with nsm.Client() as client:
         assert client.sessions() == []
+
+
+def passes() -> Any:
+    async def score(state: TaskState, target: Target) -> Score:
+        answer = state.output.completion
+        program = f"import os; {answer}; assert value == {target.text}; print(os.getcwd())"
+        done = await sandbox().exec(["python3", "-c", program], timeout=60)
+        return Score(value=done.success, answer=answer, explanation=done.stdout)
+
+    return score
+
+
+def test_fresh_programs_of_all_samples(shared: Supervisor, tmp_path: Path) -> None:
+    """Those of inspect_ai's own tool for Python, and of a scorer."""
+    answers = [
+        output(tool="python", arguments={"code": "value = 1; print(6 * 7)"}),
+        output(content="value = 42"),
+        output(tool="python", arguments={"code": "print(value)"}),
+        output(content="print('not this time')"),
+    ]
+    task = Task(
+        dataset=[Sample(input="What?", target="42"), Sample(input="What?", target="42")],
+        solver=[use_tools(python(timeout=60)), generate()],
+        scorer=scorer(metrics=[accuracy()])(passes)(),
+        sandbox=("nsm", NsmConfig(fresh=True)),
+    )
+    model = get_model("mockllm/model", custom_outputs=answers)
+    (log,) = asyncio.run(eval_async(task, model=model, log_dir=str(tmp_path), max_samples=1))
+    assert log.status == "success", log.error
+    scores = [sample.scores["passes"] for sample in log.samples]
+    assert [score.value for score in scores] == [True, False]
+    assert scores[0].explanation.startswith("/workspace/.fresh/")
+    said = [message.text for each in log.samples for message in each.messages]
+    assert "42" in said[2]
+    assert any("name 'value' is not defined" in text for text in said)
+    with nsm.Client() as client:
+        (row,) = client.sessions()
+        client.kill(row.id)
+
+
+def test_limits_of_fresh_programs(shared: Supervisor) -> None:
+    async def check(box: Any) -> None:
+        with pytest.raises(TimeoutError, match="stopped after 1 s"):
+            await box.exec(["python3", "-c", "while True: pass"], timeout=1)
+        with pytest.raises(OutputLimitExceededError, match="bytes"):
+            await box.exec(["python3", "-c", "print('x' * 10**6)"])
+        assert (await box.exec(["python3", "-c", "raise SystemExit(3)"])).returncode == 3
+        assert box.sandbox.session is None
+
+    in_sandbox(check, fresh=True)
+    with nsm.Client() as client:
+        client.kill([row.id for row in client.sessions()])
 
 
 def test_output_that_is_not_utf_8(shared: Supervisor) -> None:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -67,6 +68,37 @@ def test_a_task_in_its_image(shared: Supervisor, image: str, tmp_path: Path) -> 
     asyncio.run(main())
     with nsm.Client() as client:
         assert client.sessions() == []
+
+
+def test_fresh_programs_of_all_sandboxes(shared: Supervisor) -> None:
+    provider = {"nsm": {"env": "python", "fresh": True}}
+    program = "import os; print(os.getcwd()); assert not os.path.exists('left'); open('left', 'w')"
+
+    async def main() -> None:
+        for number in range(3):
+            async with AsyncSandbox(provider) as sandbox:
+                await sandbox.start(SandboxSpec(metadata={"number": str(number)}))
+                done = await sandbox.exec(shlex.join(["python3", "-c", program]))
+                assert (done.return_code, done.stderr) == (0, "")
+                assert (done.stdout or "").startswith("/workspace/.fresh/")
+                late = await sandbox.exec("python3 -c 'while True: pass'", timeout_s=0.5)
+                assert late.error_type == "timeout"
+                assert await sandbox.status() is SandboxStatus.RUNNING
+        with nsm.Client() as client:
+            assert len(client.sessions()) == 1
+        async with AsyncSandbox(provider) as sandbox:
+            await sandbox.start(SandboxSpec(files={"/workspace/given": "for itself"}))
+            assert (await sandbox.exec("python3 -c 'print(open(\"given\").read())'")).stdout == (
+                "for itself\n"
+            )
+
+    asyncio.run(main())
+    with nsm.Client() as client:
+        client.kill([row.id for row in client.sessions()])
+    with pytest.raises(SandboxCreateError, match="not one of Python"):
+        asyncio.run(AsyncSandbox({"nsm": {"env": "bash", "fresh": True}}).start(SandboxSpec()))
+    with nsm.Client() as client:
+        client.kill([row.id for row in client.sessions()])
 
 
 def test_errors_of_commands_and_a_session_that_is_ended(shared: Supervisor, image: str) -> None:

@@ -66,6 +66,31 @@ def test_programs_and_files(shared: Supervisor, image: str) -> None:
         assert client.sessions() == []
 
 
+def test_fresh_programs_of_all_runtimes(shared: Supervisor, image: str) -> None:
+    program = "import os; print(os.getcwd()); assert not os.path.exists('left'); open('left', 'w')"
+
+    async def grade() -> None:
+        async with provision(NsmImageConfig(image=image, fresh=True)) as runtime:
+            for _ in range(2):
+                done = await runtime.run(["python3", "-c", program], {})
+                assert (done.exit_code, done.stderr) == (0, "")
+                assert done.stdout.startswith("/workspace/.fresh/")
+            assert (await runtime.run(["python3", "-c", "1/0"], {})).exit_code == 1
+
+    async def main() -> None:
+        await asyncio.gather(*(grade() for _ in range(5)))
+        with nsm.Client() as client:
+            assert len(client.sessions()) == 1
+        async with provision(NsmImageConfig(image=image, fresh=True)) as runtime:
+            await runtime.write("/srv/given", b"for itself")
+            words = ["python3", "-c", "print(open('/srv/given').read())"]
+            assert (await runtime.run(words, {})).stdout == "for itself\n"
+
+    asyncio.run(main())
+    with nsm.Client() as client:
+        client.kill([row.id for row in client.sessions()])
+
+
 def test_a_live_process(shared: Supervisor, image: str) -> None:
     async def main() -> None:
         async with provision(NsmImageConfig(image=image)) as runtime:

@@ -10,7 +10,7 @@ import sys
 import tempfile
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import trio
@@ -18,8 +18,8 @@ import trio
 import nsm
 from e2e_support import end_supervisor, supervisor, variables_for
 from nsm.client.shared_sandbox import BACKGROUND
-from nsm.integrations.sandboxes import PIECE_CHARS, AdapterSandbox, merged_shell
-from nsm.wire.errors import UnknownSessionError
+from nsm.integrations.sandboxes import PIECE_CHARS, AdapterSandbox, merged_shell, python_code
+from nsm.wire.errors import BadRequestError, UnknownSessionError
 from processes import ending
 
 if TYPE_CHECKING:
@@ -149,6 +149,90 @@ def test_another_one_attaches_to_the_session(running: Supervisor, sandbox: Adapt
         run(third, "true")
     third.close()
     other.close()
+
+
+@pytest.mark.parametrize(
+    ("argv", "stdin", "code"),
+    [
+        (["python3", "-c", "x"], None, "x"),
+        (["python", "-c", "x"], b"", "x"),
+        (["python3", "-"], b"x", "x"),
+        (["bash", "--login", "-c", "python3 -"], b"x", "x"),
+        (["sh", "-c", "python3 -c 'print(\"$HOME\")'"], None, 'print("$HOME")'),
+        (["sh", "-c", 'python3 -c "$HOME"'], None, None),
+        (["sh", "-c", "python3 -c 'x'; ls"], None, None),
+        (["sh", "-c", "python3 -c 'x"], None, None),
+        (["sh", "-c", "python3 -c 'x y'", "sh"], None, None),
+        (["python3", "-c", "x"], b"input", None),
+        (["python3", "-c", "x", "word"], None, None),
+        (["python3", "-I", "-c", "x"], None, None),
+        (["python3", "-"], None, None),
+        (["/bin/python3", "-c", "x"], None, None),
+        ([], None, None),
+    ],
+)
+def test_python_that_needs_nothing_but_its_code(
+    argv: list[str], stdin: bytes | None, code: str | None
+) -> None:
+    assert python_code(argv, stdin) == code
+
+
+def test_fresh_programs_share_a_session_until_more_is_done(running: Supervisor) -> None:
+    look = ["python3", "-c", "import os; print(os.getcwd(), os.listdir('.')); open('left', 'w')"]
+
+    def sandbox(**more: Any) -> AdapterSandbox:
+        given = {"socket_path": running.socket, "labels": {"of": str(more)}, **more}
+        return AdapterSandbox("grader", fresh=True, **given).open()
+
+    made = [sandbox(), sandbox(), sandbox(environ={"A": "b"})]
+    for each in made[:2] * 2:
+        cwd, _, found = each.execute(look).stdout.decode().partition(" ")
+        assert (cwd.rpartition("/")[0], found) == ("/workspace/.fresh", "[]\n")
+        assert each.session is None
+    assert (
+        made[2].execute(["sh", "-c", "python3 -c 'import os; print(os.environ[\"A\"])'"]).stdout
+        == b"b\n"
+    )
+    shared = labelled(running, "grader")
+    assert len(shared) == 2  # for each kind of settings
+    own, other, _ = made
+    # A file, a directory, a variable or another program: each needs a session of its own.
+    own.do(own.write, "given", b"")
+    assert own.execute(look).stdout == b"/workspace ['given']\n"
+    assert other.execute(look, cwd="/tmp").stdout.startswith(b"/tmp ")
+    assert other.session not in {row.id for row in shared}
+    for each in made:
+        each.close()
+        with pytest.raises(UnknownSessionError):
+            each.execute(look)
+    assert {row.id for row in labelled(running, "grader")} == {row.id for row in shared}
+
+
+def test_ends_of_fresh_programs(running: Supervisor) -> None:
+    sandbox = AdapterSandbox("ends", fresh=True, socket_path=running.socket)
+
+    def end(code: str, **more: Any) -> nsm.CommandResult:
+        return sandbox.execute(["python3", "-c", code], **more)
+
+    done = end("import sys; print(1); 2; print('no', file=sys.stderr); sys.exit(3)")
+    assert (done.exit_code, done.stdout, done.stderr, done.missing) == (3, b"1\n", b"no\n", 0)
+    assert end("1/0").stderr.endswith(b"ZeroDivisionError: division by zero\n")
+    late = end("while True: pass", timeout_s=0.3)
+    assert (late.exit_code, late.timed_out) == (124, True)
+    assert end("print('é' * 10**6)").missing > 10**6
+    (shared,) = labelled(running, "ends")
+    with running.client() as client:
+        client.kill(shared.id)
+    assert end("print(2)").stdout == b"2\n"
+    (another,) = labelled(running, "ends")
+    assert another.id != shared.id
+    assert sandbox.session is None
+
+
+def test_fresh_programs_need_an_environment_of_python(running: Supervisor) -> None:
+    for _ in range(2):
+        with pytest.raises(BadRequestError, match="'bash' is not one of Python"):
+            AdapterSandbox("shells", fresh=True, env="bash", socket_path=running.socket).open()
 
 
 def wait_ended(running: Supervisor, session: str) -> None:
