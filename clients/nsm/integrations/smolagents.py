@@ -22,6 +22,7 @@ import PIL.Image
 from smolagents.local_python_executor import CodeOutput
 from smolagents.monitoring import AgentLogger, LogLevel
 from smolagents.remote_executors import RemotePythonExecutor
+from smolagents.serialization import SafeSerializer
 from smolagents.tools import get_tools_definition_code
 from smolagents.utils import AgentError
 
@@ -76,6 +77,7 @@ class NsmExecutor(RemotePythonExecutor):
         *,
         allow_pickle: bool = False,
         timeout_s: float | None = None,
+        fresh: bool = False,
         **settings: Unpack[SandboxSettings],
     ) -> None:
         """Make the session.
@@ -86,6 +88,8 @@ class NsmExecutor(RemotePythonExecutor):
             allow_pickle: as in smolagents: the session's pickles are loaded **here**, so its code
                 runs with your rights.
             timeout_s: limit of each step; None for that of the environment.
+            fresh: run each step in a fresh interpreter of the session, which has the tools and
+                variables that were sent, and nothing of other steps.
             settings: as in `nsm.Client.sandbox`; without `project`, no project is shown.
 
         Raises:
@@ -96,6 +100,7 @@ class NsmExecutor(RemotePythonExecutor):
             list(additional_imports), logger or AgentLogger(level=LogLevel.ERROR), allow_pickle
         )
         self._timeout_s = timeout_s
+        self._fresh = fresh
         self._tools_code = ""
         self._variables: dict[str, Any] = {}
         self._forgotten = False
@@ -168,7 +173,9 @@ class NsmExecutor(RemotePythonExecutor):
         Raises:
             AgentError: the code failed, or could not run.
         """
-        if self._forgotten:
+        if self._fresh:
+            code = self._definitions() + code
+        elif self._forgotten:
             self._forgotten = False
             if self._tools_code:
                 self._run(self._tools_code)
@@ -191,9 +198,20 @@ class NsmExecutor(RemotePythonExecutor):
         message = "\n".join([logs, "Executing code yielded an error:", *filter(None, reasons)])
         raise AgentError(message, self.logger)
 
+    def _definitions(self) -> str:
+        """Code of tools and variables, in one line, as those of a traceback are counted."""
+        code = self._tools_code
+        if self._variables:
+            values = SafeSerializer.dumps(self._variables, allow_pickle=self.allow_pickle)
+            code += f"\n{SafeSerializer.get_deserializer_code(self.allow_pickle)}"
+            code += f"\nglobals().update(_deserialize({values!r}))"
+        return f"exec({code!r})\n" if code else ""
+
     def _run(self, code: str) -> RunResult:
         try:
-            return self.sandbox.call(lambda box: box.run(code, timeout_s=self._timeout_s))
+            return self.sandbox.call(
+                lambda box: box.run(code, timeout_s=self._timeout_s, fresh=self._fresh)
+            )
         except NsmError as error:
             raise AgentError(f"nsm could not run the code: {error}", self.logger) from error
 

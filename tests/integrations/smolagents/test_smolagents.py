@@ -162,6 +162,17 @@ def test_variables_are_sent(executor: NsmExecutor) -> None:
     assert executor("(n, names, raw, quoted)").output == repr((*sent.values(),))
 
 
+def test_fresh_steps_have_what_was_sent_and_nothing_else(shared: Supervisor) -> None:
+    with NsmExecutor(fresh=True) as executor:
+        executor.send_tools({"shout": shout, "final_answer": FinalAnswerTool()})
+        executor.send_variables({"n": 3, "quoted": 'it\'s "so"\n'})
+        assert executor("kept = n; shout('a' * n) + quoted").output == repr('AAA!it\'s "so"\n')
+        with pytest.raises(AgentError, match="'kept' is not defined"):
+            executor("kept")
+        output = executor("final_answer('x' * 200_000)")
+        assert (output.output, output.is_final_answer) == ("x" * 200_000, True)
+
+
 def test_an_image_is_sent_and_comes_back(shared: Supervisor) -> None:
     with NsmExecutor(env="python") as executor:
         shown = """
