@@ -250,6 +250,12 @@ LATE = "const a = 2; await new Promise((done) => setTimeout(done, 1)); a"
         ("python", "'é' * 200_000", {"text": repr("é" * 200_000)}),
         ("python", BOTH, {"text": "both", "html": "<b>", "png": PNG}),
         ("python", PYPLOT, {"png": PNG}),
+        ("python-fresh", "x = 1; 'x' in globals()", {"text": "True", "is_main_result": True}),
+        ("python-fresh", "import os; os.listdir('.')", {"text": "[]"}),
+        ("python-fresh", "raise SystemExit(3)", {"name": "SystemExit", "value": "3"}),
+        ("python-fresh", "1 +", {"name": "SyntaxError"}),
+        ("python-fresh", "try: 1/0\nfinally: raise OSError('a\\nb')", {"value": "a\nb"}),
+        ("python-fresh", "assert False", {"name": "AssertionError", "value": ""}),
         ("node", "const a = 1; let b = { x: [1] }; b", {"text": "{ x: [ 1 ] }"}),
         ("node", LATE, {"text": "2"}),
         ("node", "null.x", {"name": "TypeError"}),
@@ -276,6 +282,32 @@ def test_values_and_errors_come_as_clients_read_them(
 def test_variables_are_for_one_execution(box: Box, language: str, code: str) -> None:
     assert box.run(code, language=language, env_vars={"A": "b"})[0]["text"] == "b\n"
     assert box.run(code, language=language)[0]["text"] in ("None\n", "\n")
+
+
+def test_fresh_code_knows_nothing_of_other_code(served: Served, box: Box) -> None:
+    """It runs beside the contexts, several at once, and has no context and no variables."""
+    box.run("kept = 1")
+    code = "kept = 'kept' in globals(); print(kept)\nimport sys; print('no', file=sys.stderr)"
+    with ThreadPoolExecutor(5) as pool:
+        for lines in pool.map(lambda _: box.run(code, language="Python-Fresh"), range(20)):
+            assert [line["text"] for line in lines] == ["False\n", "no\n"]
+    page = "class Page:\n    def _repr_html_(self): return '<b>'\ndisplay(Page()); Page()"
+    lines = box.run(page, language="python-fresh")
+    assert [(line.get("html"), line.get("is_main_result")) for line in lines] == [
+        ("<b>", False),
+        ("<b>", True),
+    ]
+    failed = "import sys\nprint('before', file=sys.stderr)\n1/0"
+    stderr, error = box.run(failed, language="python-fresh")
+    assert stderr["text"] == "before\n"
+    assert error["value"] == "division by zero"
+    assert error["traceback"].startswith("Traceback ")
+    assert box.run("kept")[0]["text"] == "1"
+    for path, asked, status in (
+        ("/execute", {"code": "1", "language": "python-fresh", "env_vars": {"A": "b"}}, 501),
+        ("/contexts", {"language": "python-fresh"}, 501),
+    ):
+        assert served.ask("POST", path, asked, **box.headers(CODE)).status == status
 
 
 def test_contexts_are_apart(box: Box) -> None:

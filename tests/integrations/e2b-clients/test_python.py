@@ -112,6 +112,10 @@ def test_languages(box: Any) -> None:
     assert shell.error is None
     shell = box.run_code("f x; pwd; echo $B >&2", language="bash", envs={"B": "it's"})
     assert (shell.logs.stdout, shell.logs.stderr) == (["x\n/tmp\n"], ["it's\n"])
+    for _ in range(2):
+        fresh = box.run_code("print('own' in globals()); own = 2; own * 3", language="python-fresh")
+        assert (fresh.text, fresh.logs.stdout, fresh.error) == ("6", ["False\n"], None)
+    assert box.run_code("1 / 0", language="python-fresh").error.name == "ZeroDivisionError"
     with pytest.raises(SandboxException, match="only of python, javascript and bash"):
         box.run_code("1", language="r")
 

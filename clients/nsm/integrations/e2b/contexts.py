@@ -11,6 +11,7 @@ from __future__ import annotations
 import base64
 import codecs
 import json
+import re
 import secrets
 import shlex
 import time
@@ -21,14 +22,16 @@ from typing import TYPE_CHECKING, Any, cast
 import trio
 
 from nsm.integrations.e2b.errors import RefusalError, refusal_of
+from nsm.integrations.e2b.in_session.python_context import TYPES
 from nsm.integrations.e2b.requests import text, texts
+from nsm.integrations.sandboxes import without_displays
 from nsm.wire.errors import JobError, NsmError, UnknownJobError
 from nsm.wire.jobs import chunks_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from nsm import AsyncJob
+    from nsm import AsyncJob, RunResult
     from nsm.integrations.e2b.requests import HttpRequest
     from nsm.integrations.e2b.sandboxes import E2bSandbox
 
@@ -41,6 +44,9 @@ LANGUAGES = {
     "sh": "bash",
 }
 """Names of languages, and what they mean here."""
+
+FRESH = "python-fresh"
+"""Language of code that runs in a fresh interpreter: it keeps no state, so it has no contexts."""
 
 MAX_CONTEXTS = 32
 """Contexts of one sandbox."""
@@ -67,6 +73,11 @@ TEXTS = ("text", "html", "markdown", "svg", "png", "jpeg", "pdf", "latex", "java
 
 OBJECTS = ("json", "data", "extra")
 """Formats of a result that are objects."""
+
+_TRACEBACK, _SYNTAX = "Traceback (most recent call last):", '  File "<exec '
+"""Beginnings of what Python writes about an exception; it has no traceback of a `SyntaxError`."""
+
+_EXCEPTION = re.compile(r"^(?:[\w.<>]+\.)?(\w+)(?:: (.*))?\Z", re.MULTILINE | re.DOTALL)
 
 _MARK = "\x1e"
 
@@ -173,6 +184,13 @@ async def _execute(sandbox: E2bSandbox, request: HttpRequest) -> None:
     context_id = asked.get("context_id")
     if context_id is not None:
         context = _known(sandbox, text(asked, "context_id"))
+    elif text(asked, "language", "python").lower() == FRESH:
+        env = sandbox.sandboxes.envs.get(sandbox.env)
+        if variables or env is None or env.interpreter != "python":
+            why = "has the variables of its sandbox only, in an environment of Python"
+            raise RefusalError("unimplemented", f"{FRESH} {why}")
+        await request.while_there(_run_fresh, sandbox, request, code)
+        return
     else:
         context = await _default(sandbox, _language(text(asked, "language", "python")))
     await request.while_there(_run, sandbox, context, request, code, variables)
@@ -217,6 +235,46 @@ async def _run(
         if not context.job.info.running:
             _forget(sandbox, context)
         await request.end()
+
+
+async def _run_fresh(sandbox: E2bSandbox, request: HttpRequest, code: str) -> None:
+    """Run code in a fresh interpreter, beside all contexts; tell its results when it has ended."""
+    await request.begin(200, {"content-type": "application/x-ndjson"})
+    try:
+        result = await sandbox.run_fresh(code)
+    except NsmError as error:
+        await request.write(_error("SandboxError", refusal_of(error, sandbox.id).message))
+    else:
+        for line in fresh_lines(result):
+            await request.write(json.dumps(line).encode() + b"\n")
+    await request.end()
+
+
+def fresh_lines(result: RunResult) -> Iterator[dict[str, Any]]:
+    """Lines for a client of what came of code in a fresh interpreter."""
+    stderr, error = result.stderr, None
+    if result.timed_out:
+        error = ("TimeoutError", f"the limit of {result.timeout_s:g} s was over", "")
+    elif result.exit_code:
+        error = ("SystemExit", str(result.exit_code), "")
+        # A chain of exceptions begins with the first one, and ends with the one that is told.
+        before, header, _ = stderr.partition(_TRACEBACK)
+        if not header:
+            before, header, _ = stderr.partition(_SYNTAX)
+        told = stderr[len(before) :]
+        last = told.rstrip("\n").rpartition(header)[2].partition("\n")[2] if header else ""
+        if (found := _EXCEPTION.search(last)) is not None:
+            error = (found[1], found[2] or "", told)
+            stderr = before
+    for stream, part in (("stdout", without_displays(result)), ("stderr", stderr)):
+        if part:
+            yield _output(stream, part)
+    for number, shown in enumerate(result.displays, 1):
+        formats = {TYPES[kind]: value for kind, value in shown.items() if kind in TYPES}
+        is_main = number == len(result.displays)
+        yield checked({"type": "result", **formats, "is_main_result": is_main}) or {}
+    if error is not None:
+        yield {"type": "error", **dict(zip(("name", "value", "traceback"), error, strict=True))}
 
 
 async def _interrupt(sandbox: E2bSandbox, context: CodeContext, reader: _Reader) -> None:

@@ -27,10 +27,18 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Unpack
 
-    from nsm import AsyncChangeWatch, AsyncClient, AsyncJob, AsyncSessionFiles, ProgramSettings
+    from nsm import (
+        AsyncChangeWatch,
+        AsyncClient,
+        AsyncJob,
+        AsyncSessionFiles,
+        ProgramSettings,
+        RunResult,
+    )
     from nsm.integrations.e2b.access import Key
     from nsm.integrations.e2b.contexts import CodeContext
     from nsm.wire.code import NetworkRequest
+    from nsm.wire.environments import EnvironmentRow
     from nsm.wire.sessions import OpenedSession
 
 ENVD_VERSION = "0.6.4"
@@ -151,17 +159,22 @@ class E2bSandbox:
 
     async def start(self, argv: list[str], **more: Unpack[ProgramSettings]) -> AsyncJob:
         """Start a program."""
+        return await self.client.exec(self.name, argv, **self._place(), **more)
+
+    async def run_fresh(self, code: str) -> RunResult:
+        """Run code in a fresh interpreter beside the sandbox's own."""
+        place = {"timeout_s": self.sandboxes.settings.max_timeout_s, **self._place()}
+        return await self.client.run(code, session=self.name, fresh=True, **place)
+
+    def _place(self) -> Any:
         settings = self.sandboxes.settings
-        return await self.client.exec(
-            self.name,
-            argv,
-            env=self.env,
-            must_exist=True,
-            project=settings.project,
-            project_mode=None if settings.project is None else "overlay",
-            mount_point=settings.home,
-            **more,
-        )
+        return {
+            "env": self.env,
+            "must_exist": True,
+            "project": settings.project,
+            "project_mode": None if settings.project is None else "overlay",
+            "mount_point": settings.home,
+        }
 
 
 class Sandboxes:
@@ -173,7 +186,7 @@ class Sandboxes:
         self.settings = settings
         self._known: dict[str, E2bSandbox] = {}
         self._opening = 0
-        self._memory_mb: dict[str, int] = {}
+        self.envs: dict[str, EnvironmentRow] = {}
         self._changed = trio.Event()
 
     def __repr__(self) -> str:
@@ -291,13 +304,14 @@ class Sandboxes:
         await self.refresh()
         return sandbox.id in self._known
 
-    async def learn_memory(self) -> None:
-        """Learn how much memory sandboxes of each environment have."""
-        self._memory_mb = {row.name: row.memory_mb for row in await self.client.envs()}
+    async def learn_envs(self) -> None:
+        """Learn what sandboxes of each environment have."""
+        self.envs = {row.name: row for row in await self.client.envs()}
 
     def memory_mb(self, sandbox: E2bSandbox) -> int:
         """The memory limit of a sandbox; 0 if it is not known."""
-        most = self._memory_mb.get(sandbox.env, 0)
+        env = self.envs.get(sandbox.env)
+        most = env.memory_mb if env else 0
         return min(most, self.settings.memory_mb or most)
 
     async def kill(self, sandbox_id: str) -> bool:

@@ -129,7 +129,7 @@ async def serve(
             for each, client in zip(keys, clients, strict=True)
         }
         for each in sandboxes.values():
-            await each.learn_memory()
+            await each.learn_envs()
         check = KeyCheck(own_hosts(port), keys)
         served = Served(
             guard=check,
