@@ -285,7 +285,7 @@ def test_variables_are_for_one_execution(box: Box, language: str, code: str) -> 
 
 
 def test_fresh_code_knows_nothing_of_other_code(served: Served, box: Box) -> None:
-    """It runs beside the contexts, several at once, and has no context and no variables."""
+    """Several pieces run at once, beside the contexts."""
     box.run("kept = 1")
     code = "kept = 'kept' in globals(); print(kept)\nimport sys; print('no', file=sys.stderr)"
     with ThreadPoolExecutor(5) as pool:

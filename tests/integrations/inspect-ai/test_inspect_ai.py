@@ -106,7 +106,7 @@ def passes() -> Any:
 
 
 def test_fresh_programs_of_all_samples(shared: Supervisor, tmp_path: Path) -> None:
-    """Those of inspect_ai's own tool for Python, and of a scorer."""
+    """Programs of inspect_ai's own tool for Python, and of a scorer."""
     answers = [
         output(tool="python", arguments={"code": "value = 1; print(6 * 7)"}),
         output(content="value = 42"),
