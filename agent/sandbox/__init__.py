@@ -39,6 +39,7 @@ import each other's names at the top only and without `as`, and only `workers` l
 - `paths`: paths in the session, and which files are refused.
 - `limits`: limits of a session and of its processes.
 - `polling`: the poll loop, and streams that never block.
+- `names`: allowed hosts by name, for programs that know no proxy.
 - `ports`: connections to the session's ports, for a relay outside.
 - `certificates`: certificates that programs of the session trust.
 - `framing`: bytes to messages and back, capabilities, and fields of requests; the supervisor uses

@@ -25,6 +25,7 @@ from sandbox.framing import (
 from sandbox.jobs import JOB_REQUESTS, Jobs
 from sandbox.limits import Limits
 from sandbox.linux import DEFAULT_ACTION, listen_on_loopback, set_handler
+from sandbox.names import NamedHosts
 from sandbox.ports import PortConnector
 from sandbox.processes import ProcessTrees
 from sandbox.runners import Runners, RunnerSession
@@ -37,7 +38,17 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
 
-WITHOUT_ID = {"ack", "hello", "interrupt", "ping", "runner_end", "shutdown", "status", "stream"}
+WITHOUT_ID = {
+    "ack",
+    "hello",
+    "hosts",
+    "interrupt",
+    "ping",
+    "runner_end",
+    "shutdown",
+    "status",
+    "stream",
+}
 """Types of messages that need no id."""
 
 
@@ -55,6 +66,7 @@ class Agent:
         self.interpreters = self._executions.interpreters
         questions = Questions(session, self.interpreters)
         self._ports: PortConnector | None = None
+        self._names: NamedHosts | None = None
         self._jobs: Jobs | None = None
         self._runners: Runners | None = None
         self._transfers: Transfers | None = None
@@ -73,6 +85,8 @@ class Agent:
             "fork": questions.fork,
             "fork-failed": questions.fork_failed,
             "listen": self._on_listen,
+            "names": self._on_names,
+            "hosts": self._on_hosts,
             "ports": self._on_ports,
             "runner": self._on_runner,
             "runner_end": self._on_runner,
@@ -209,6 +223,16 @@ class Agent:
                 for name, value in variables.items()
             }
         )
+
+    def _on_names(self, message: Mapping[str, Any]) -> None:
+        if not self.session.channel.passes_descriptors:
+            raise RequestError("names needs a channel that is a socket")
+        self._names = self._names or NamedHosts(self.session)
+        self._names.open(message)
+
+    def _on_hosts(self, message: Mapping[str, Any]) -> None:
+        if self._names is not None:
+            self._names.change(message)
 
     def _on_ports(self, message: Mapping[str, Any]) -> None:
         self._ports = self._ports or PortConnector(self.session)

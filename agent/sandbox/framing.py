@@ -45,6 +45,7 @@ CAPABILITIES = (
     "complete",
     "setup",
     "listen",
+    "names",
     "ports",
     "runners",
     "notes",

@@ -149,11 +149,12 @@ def has_in_memory(pid: int, text: bytes) -> bool:
     return False
 
 
-def test_a_session_uses_a_secret_and_never_has_it(place: Place) -> None:
+@pytest.mark.parametrize("way", ["", "--noproxy '*'"], ids=["proxy", "name"])
+def test_a_session_uses_a_secret_and_never_has_it(place: Place, way: str) -> None:
     stand_in = place.run("echo $GITHUB_TOKEN", "github")
     forms = "plain gzip base64 escaped url chunked header".split()
     urls = " ".join(map(place.server.url, forms))
-    out = place.run(f'curl -sSi -H "Authorization: Bearer $GITHUB_TOKEN" {urls}')
+    out = place.run(f'curl -sSi {way} -H "Authorization: Bearer $GITHUB_TOKEN" {urls}')
     requests = place.server.seen
     assert [path for _, path, _, _ in requests] == [f"/{form}" for form in forms]
     assert {headers["authorization"] for _, _, headers, _ in requests} == {f"Bearer {VALUE}"}
@@ -162,7 +163,7 @@ def test_a_session_uses_a_secret_and_never_has_it(place: Place) -> None:
     assert base64.b64encode(f"so: {shown}".encode()).decode() in out
     assert "".join(f"\\u{ord(c):04x}" for c in shown) in out
     assert "".join(f"%{ord(c):02X}" for c in shown) in out
-    refused = place.run(f'curl -sS -u "me:$GITHUB_TOKEN" {place.server.url("br")}')
+    refused = place.run(f'curl -sS {way} -u "me:$GITHUB_TOKEN" {place.server.url("br")}')
     assert "cannot search" in refused
     # The record of all of this, too.
     told = place.supervisor.run("nsm", "audit", "--json").stdout
@@ -191,6 +192,7 @@ def test_requests_that_would_leak_a_secret_are_refused(place: Place) -> None:
         f"""
         curl -sS "{url}?token=$GITHUB_TOKEN"
         curl -sS -H "X: $GITHUB_TOKEN" http://{host}/
+        curl -sS --noproxy '*' -H "X: $GITHUB_TOKEN" http://{host}/ || echo "no plain one"
         curl -sS -H "Host: other.example" {url}
         curl -sS --resolve other.example:{place.server.port}:127.0.0.1 \
             --connect-to other.example:{place.server.port}:{host} \
@@ -202,6 +204,7 @@ def test_requests_that_would_leak_a_secret_are_refused(place: Place) -> None:
     assert "with https:// only. Send it with https:// to a host of the secret" in out
     assert f"its host is not {host.partition(':')[0]}" in out
     assert "no connection" in out
+    assert "no plain one" in out
     assert place.server.seen == []
 
 

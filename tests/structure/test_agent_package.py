@@ -28,7 +28,7 @@ polling capture files file_states overlay_layers job_output job_start workers
 session processes input archives template tracing
 interpreters
 execution stopping checkpoints runners
-jobs job completions ports transfers watches
+jobs job completions names ports transfers watches
 agent
 """.strip().splitlines()
 ]

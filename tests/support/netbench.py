@@ -18,8 +18,8 @@ from nsmd.jail.templates import open_templates
 from nsmd.model.host_rules import Address
 from nsmd.model.settings import PoolSettings, Settings
 from nsmd.model.values import ClientIdentity, Environment, NetworkRule, RunOutcome, RunRequest
+from nsmd.network.gateway import Gateway
 from nsmd.network.network import SessionNetwork
-from nsmd.network.session_proxy import Gateway
 from realjail import environments, new_launcher
 from run_service_bench import open_run_service
 

@@ -14,8 +14,8 @@ from nsmd.agent_link.frames import AgentProtocolError, ListeningFrame
 from nsmd.agent_link.link import AgentLink, AgentLinkError
 from nsmd.agent_link.requests import Requests
 from nsmd.model.values import NetworkRule
+from nsmd.network.gateway import Gateway
 from nsmd.network.network import SessionNetwork
-from nsmd.network.session_proxy import Gateway
 from realjail import environments
 from sandbox.framing import MessageReader, encode_frame
 from sandbox.linux import listen_on_loopback

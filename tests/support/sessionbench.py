@@ -11,7 +11,7 @@ from fakes import FakeJail, FakeLauncher, Watcher, echo, launching, spec
 from nsmd.host.event_loop import Timers
 from nsmd.model.lifecycle import SessionState
 from nsmd.model.values import ClientIdentity, Output, RunRequest, SessionLimits, Tenancy
-from nsmd.network.session_proxy import Gateway
+from nsmd.network.gateway import Gateway
 from nsmd.sessions.execution import Execution, Origin
 from nsmd.sessions.session import Session
 from nsmd.sessions.transcripts import TranscriptStore

@@ -115,12 +115,51 @@ def become_user() -> None:
     write_file("/proc/self/gid_map", f"{UID} 0 1")
 
 
-def start_loopback() -> None:
+def start_loopback(*, names: bool = False) -> None:
+    """Start the loopback, perhaps with addresses for `sandbox.names`."""
     any_socket = _socket.socket(_socket.AF_INET, _socket.SOCK_DGRAM)  # as in `Interpreter.start`
     request = struct.pack("16sH14x", b"lo", IFF_UP | IFF_RUNNING)
     number = any_socket.fileno()
     call("loopback", libc.ioctl(number, ctypes.c_ulong(SIOCSIFFLAGS), request))
     any_socket.close()
+    if names:
+        with contextlib.suppress(OSError):  # then its agent says so
+            add_range()
+
+
+def add_range() -> None:
+    """Give the loopback of a network namespace the addresses that `sandbox.names` gives to names,
+    and have everybody in it listen on ports below 1024.
+
+    It takes `_socket`, `os` and `struct`, and nothing else of this module: for other jails, a
+    program outside of them has it, too.
+    """
+
+    def of_four(kind: int, value: bytes) -> bytes:
+        return struct.pack("HH", 4 + len(value), kind) + value
+
+    newaddr, newroute, lo = 20, 24, 1
+    four, six = bytes((198, 18, 0, 1)), bytes.fromhex("fd6e736d" + "0" * 22 + "01")
+    address_4 = struct.pack("BBBBI", _socket.AF_INET, 16, 0, 0, lo) + of_four(2, four)
+    address_6 = struct.pack("BBBBI", _socket.AF_INET6, 128, 0, 0, lo)
+    # Such a route comes with IPv4 addresses of a loopback only: local, in the table of these.
+    route_6 = struct.pack("8BI", _socket.AF_INET6, 112, 0, 0, 255, 3, 254, 2, 0)
+    wanted = (
+        (newaddr, address_4 + of_four(1, four)),
+        (newaddr, address_6 + of_four(1, six)),
+        (newroute, route_6 + of_four(1, six[:-1] + b"\0") + of_four(4, struct.pack("I", lo))),
+    )
+    netlink = _socket.socket(_socket.AF_NETLINK, _socket.SOCK_RAW, 0)
+    for kind, body in wanted:
+        netlink.send(struct.pack("IHHII", 16 + len(body), kind, 0x405, 1, 0) + body)
+        error = struct.unpack_from("i", netlink.recv(4096), 16)[0]
+        if error and body[0] == _socket.AF_INET:  # IPv6 may be off
+            raise OSError(-error, "addresses for names")
+    netlink.close()
+    # Where no encoding can be imported any more.
+    fd = os.open("/proc/sys/net/ipv4/ip_unprivileged_port_start", os.O_WRONLY | os.O_CLOEXEC)
+    os.write(fd, b"0")
+    os.close(fd)
 
 
 def leave_low_pids(template_pid: int) -> None:
@@ -327,7 +366,7 @@ class ForkedSession:
             show_policy(policy, next(iter(sizes)))
         _socket.sethostname(self._request["hostname"])
         if not self._template.host_network:
-            start_loopback()
+            start_loopback(names=bool(self._request.get("names")))
         os.chdir("/workspace")
         self._send_descriptors(copy)
         leave_low_pids(self._template.pid)

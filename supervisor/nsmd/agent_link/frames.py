@@ -368,6 +368,12 @@ class RunnerFrame(NamedTuple):
     id: str
 
 
+class NamesFrame(NamedTuple):
+    """Code can look names up; the channel for its connections comes with the frame."""
+
+    id: str
+
+
 class PortsFrame(NamedTuple):
     """A relay can ask the agent for connections; its channel comes with the frame."""
 
@@ -446,6 +452,7 @@ AgentFrame = (
     | CheckedFrame
     | ForkedFrame
     | ListeningFrame
+    | NamesFrame
     | PortsFrame
     | RunnerFrame
     | JobAnswerFrame
@@ -475,6 +482,7 @@ _KINDS: Mapping[str, type[AgentFrame]] = {
     "checked": CheckedFrame,
     "forked": ForkedFrame,
     "listening": ListeningFrame,
+    "names": NamesFrame,
     "ports": PortsFrame,
     "runner": RunnerFrame,
     "job": JobFrame,

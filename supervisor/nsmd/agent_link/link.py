@@ -22,6 +22,7 @@ from nsmd.agent_link.frames import (
     AgentProtocolError,
     JobOutputFrame,
     ListeningFrame,
+    NamesFrame,
     OtherFrame,
     OutputFrame,
     PortsFrame,
@@ -227,7 +228,7 @@ class AgentLink:
             frame = {**frame, "ack": self._last}
             self._acked = self._last
             self._unacked_frames = self._unacked_chars = 0
-        elif frame["type"] in ("listen", "ports", "runner") or frame.get("descriptor"):
+        elif frame["type"] in ("listen", "names", "ports", "runner") or frame.get("descriptor"):
             self._awaiting[str(frame["id"])] = True
         self._write_or_keep(encode_frame(frame))
 
@@ -335,7 +336,7 @@ class AgentLink:
         if id_ not in self._awaiting or isinstance(frame, OutputFrame | ResultFrame):
             return
         wanted = self._awaiting.pop(id_)
-        has_one = isinstance(frame, ListeningFrame | PortsFrame | RunnerFrame) or (
+        has_one = isinstance(frame, ListeningFrame | NamesFrame | PortsFrame | RunnerFrame) or (
             isinstance(frame, FileFrame) and frame.descriptor
         )
         if has_one and self._arrived:

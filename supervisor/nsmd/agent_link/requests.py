@@ -24,6 +24,7 @@ from nsmd.agent_link.frames import (
     InputFrame,
     JobAnswerFrame,
     ListeningFrame,
+    NamesFrame,
     PortsFrame,
     RunnerFrame,
 )
@@ -35,6 +36,7 @@ AnswerFrame = (
     | CheckedFrame
     | ForkedFrame
     | ListeningFrame
+    | NamesFrame
     | PortsFrame
     | RunnerFrame
     | JobAnswerFrame

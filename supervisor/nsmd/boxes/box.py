@@ -25,9 +25,10 @@ from nsmd.host.listeners import PlaceError, bound
 from nsmd.jail.limits import BoxBounds, Confinement
 from nsmd.model.limits import ClientLimits
 from nsmd.model.values import NO_NETWORK
+from nsmd.network.gateway import Gateway
 from nsmd.network.listener import ListenerError, NamespaceListener
 from nsmd.network.secrets.grant import Grant
-from nsmd.network.session_proxy import Gateway, SessionProxy
+from nsmd.network.session_proxy import SessionProxy
 
 log = logging.getLogger(__name__)
 

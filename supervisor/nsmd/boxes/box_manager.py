@@ -34,8 +34,8 @@ from nsmd.model import names
 from nsmd.model.events import Events
 from nsmd.model.limits import ClientLimits
 from nsmd.model.values import NetworkRule, ProjectMount
+from nsmd.network.gateway import Gateway
 from nsmd.network.listener import ListenerError, NamespaceListener
-from nsmd.network.session_proxy import Gateway
 
 log = logging.getLogger(__name__)
 

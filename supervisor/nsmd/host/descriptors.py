@@ -34,9 +34,10 @@ PER_SESSION = 2
 PER_OVERLAY = 2
 """Further descriptors of a session that may change a copy of its project."""
 
-PER_PROXY = 3
-"""Further descriptors of a session that reaches some hosts: the socket of its proxy, the broker
-that reads from it, and the channel to that. Those of boxes' brokers are among `MAX_LATER`.
+PER_PROXY = 4
+"""Further descriptors of a session that reaches some hosts: the socket of its proxy, the channel of
+its connections to names, the broker that reads from these, and the channel to that. Those of boxes'
+brokers are among `MAX_LATER`.
 """
 
 MAX_LATER = 256

@@ -28,6 +28,7 @@ from nsmd.model.values import (
     ReadOnlyBind,
     ShownDevices,
 )
+from sandbox.names import RESOLVER
 from sandbox.template.preloading import SCRATCH
 
 AGENT_PATH = "/run/nsm/agent.py"
@@ -62,6 +63,12 @@ SYNTHETIC_FILES: tuple[tuple[str, str], ...] = (
 so time is UTC without a variable for the zone.
 """
 
+NAME_FILES: tuple[tuple[str, str], ...] = (
+    ("/etc/nsswitch.conf", "passwd: files\ngroup: files\nhosts: files dns\n"),
+    ("/etc/resolv.conf", f"nameserver {RESOLVER[0]}\n"),
+)
+"""Files by which programs in sessions with a list of hosts look names up."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TemplateSpec:
@@ -69,8 +76,8 @@ class TemplateSpec:
     template.
 
     The variables are those during the import of preloaded modules; empty without such modules or
-    devices. Workers are forked of the image's Python, `worker`; it is empty if its sessions run
-    none.
+    devices. With `named_hosts`, programs look names up at their agent (`sandbox.names`).
+    Workers are forked of the image's Python, `worker`; it is empty if its sessions run none.
     """
 
     agent_python: str
@@ -80,6 +87,7 @@ class TemplateSpec:
     project: ProjectMount | None
     artifact: Artifact | None = None
     host_network: bool = False
+    named_hosts: bool = False
     variables: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     links: Links = ()
     image: ImageRoot | None = None

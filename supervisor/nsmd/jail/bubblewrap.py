@@ -16,6 +16,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
+from inspect import getsource
 from typing import Any
 
 import trio
@@ -25,6 +26,7 @@ from nsm.jail.failure import EXHAUSTED, exhausted
 from nsm.wire.errors import StartFailedError
 from nsmd.host.package_manager import install_command
 from nsmd.host.paths import trusted_owners, why_untrusted
+from sandbox.template.session import add_range
 
 log = logging.getLogger(__name__)
 
@@ -152,7 +154,8 @@ TIMEOUT_S = 5.0
 """Time for the process, which takes some 20 ms."""
 
 _PROGRAM = f"""
-import ctypes, fcntl, os, sys
+{getsource(add_range)}
+import _socket, ctypes, fcntl, os, struct, sys
 libc = ctypes.CDLL(None, use_errno=True)
 def check(result, what):
     if result < 0:
@@ -163,17 +166,26 @@ check(libc.setns(owner, 0x10000000), "its user namespace")
 for name, most in (("instances", {INSTANCES}), ("watches", {WATCHES})):
     with open("/proc/sys/user/max_inotify_" + name, "w") as file:
         file.write(str(most))
+network = int(sys.argv[2])
+if network and libc.setns(network, 0x40000000) == 0:
+    try:
+        add_range()
+    except OSError:
+        pass  # the agent says so
 check(libc.setns(mounts, 0x20000), "its mounts")
 flags = ctypes.c_ulong(32 | 2 | 4)  # MS_REMOUNT | MS_NOSUID | MS_NODEV
-for path, most in zip(sys.argv[2::2], sys.argv[3::2]):
+for path, most in zip(sys.argv[3::2], sys.argv[4::2]):
     options = b"nr_inodes=" + most.encode()
     check(libc.mount(b"tmpfs", path.encode(), b"tmpfs", flags, options), path)
 """
 
 
-async def limit_namespaces(pid: int, inodes: Mapping[str, int]) -> None:
+async def limit_namespaces(
+    pid: int, inodes: Mapping[str, int], *, named_hosts: bool = False
+) -> None:
     """Set the limits of a jail before code runs in it: of inotify, and the largest number of files
-    and directories of file systems in memory, by path. Cancellation waits for it.
+    and directories of file systems in memory, by path. With `named_hosts`, its loopback gets the
+    addresses of `sandbox.names`, too. Cancellation waits for it.
 
     What fails is logged: without the limits a session works, and may take what others need. The
     caller keeps the process id of its PID 1, which has all of its mounts, from being another
@@ -185,11 +197,14 @@ async def limit_namespaces(pid: int, inodes: Mapping[str, int]) -> None:
         log.warning("a jail has no limits of inotify and inodes: %s", error.strerror)
         return
     words = [word for path, most in inodes.items() for word in (path, str(most))]
+    network = 0
     try:
+        if named_hosts:
+            network = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         with trio.CancelScope(shield=True), trio.move_on_after(TIMEOUT_S):
             done = await trio.run_process(
-                [sys.executable, "-I", "-S", "-c", _PROGRAM, str(mounts), *words],
-                pass_fds=[mounts],
+                [sys.executable, "-I", "-S", "-c", _PROGRAM, str(mounts), str(network), *words],
+                pass_fds=[mounts, *((network,) if network else ())],
                 cwd="/",
                 env={},
                 capture_stderr=True,
@@ -202,3 +217,5 @@ async def limit_namespaces(pid: int, inodes: Mapping[str, int]) -> None:
         log.warning("a jail has no limits of inotify and inodes: %s", error.strerror)
     finally:
         os.close(mounts)
+        if network:
+            os.close(network)

@@ -23,6 +23,7 @@ from nsmd.jail.arguments import (
     FILTER_PATH,
     GIT_SETTINGS_PATH,
     IMAGE_PLACES,
+    NAME_FILES,
     PLACES,
     SYNTHETIC_FILES,
     TEMPLATE_PATH,
@@ -213,6 +214,7 @@ class BwrapLauncher:
                         image=environment.image,
                         shown_devices=environment.shown_devices,
                         host_network=full,
+                        named_hosts=spec.network.mode == "allow",
                         variables=jail_variables(environment, spec.network),
                     ),
                     command=agent_command(environment, limits, host_network=full),
@@ -236,6 +238,7 @@ class BwrapLauncher:
                 path: size_mb * INODES_PER_MB
                 for path, size_mb, _ in session_file_systems(spec.sizes)
             },
+            named_hosts=spec.network.mode == "allow",
         )
         return jail
 
@@ -266,6 +269,8 @@ class BwrapLauncher:
             made.append(GIT_SETTINGS_PATH)
         if spec.network.mode == "full":
             made += [path for path, _ in network_files()] if image else ["/etc/resolv.conf"]
+        if spec.network.mode == "allow":
+            made += [path for path, _ in NAME_FILES if path not in made]
         if forked:
             made += [TEMPLATE_PATH, FILTER_PATH]
         base = () if image is not None else ("/usr", *host.directories, *host.etc)
@@ -489,6 +494,8 @@ def _files(plan: JailPlan, git: str, owned: ExitStack) -> list[FileData]:
         made[GIT_SETTINGS_PATH] = git
     if plan.shown.host_network:
         made.update(network_files())
+    if plan.shown.named_hosts:
+        made.update(NAME_FILES)
     contents = {**plan.programs, **{path: os.fsencode(text) for path, text in made.items()}}
     return [
         FileData(descriptor=memory_file(content, owned), target=path)

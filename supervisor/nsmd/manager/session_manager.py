@@ -33,8 +33,8 @@ from nsmd.model.events import Events
 from nsmd.model.limits import session_limits, session_room
 from nsmd.model.settings import Settings
 from nsmd.model.values import Environment, JailSpec, Tenancy
+from nsmd.network.gateway import Gateway
 from nsmd.network.secrets.service import SecretService
-from nsmd.network.session_proxy import Gateway
 from nsmd.pool.memory import HostMemory
 from nsmd.pool.pool import Pool
 from nsmd.restart.ended_sessions import EndedSessionFiles, EndedSessions
@@ -228,6 +228,7 @@ class SessionManager:
             session = self._make(spec, session_id, turn=nullcontext(), launcher=live_fork)
             forks.append(session)
             session.claim(tenancy)
+            session.network.known_names = dict(original.network.known_names or {})
             original.forks.add(session)
             self.events.publish("session_started", session=session.id, subject=session)
             self._nursery.start_soon(session.run, name=session.id)

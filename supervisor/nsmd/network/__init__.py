@@ -17,11 +17,14 @@ broker           in a broker: connections of clients, and its messages
 broker_process   one broker, as the supervisor holds it
 listener         the socket that an agent has passed
 upstream         the proxy of the user's company, which leads to other hosts
-session_proxy    proxy of one session or box: its hosts, requests and broker; what all share
+gateway          what all proxies share: look-ups of names, room for connections, counters
+named            connections of programs that know no proxy, which the agent passes on
+session_proxy    proxy of one session or box: its hosts, requests and broker
 network          the network of one session, as it is now
 
 A socket stays in the namespace where it was made, whoever accepts from it. So no process of ours
 and no path to the supervisor has to be inside the jail. A virtual interface would let every program
-out, but only by addresses: the host that is meant would have to be guessed. The price is that
-programs which know no proxy have no network.
+out, but only by addresses: the host that is meant would have to be guessed. For programs which know
+no proxy, the agent resolves the names of the list to addresses of its own, and passes connections
+to these on with the name.
 """

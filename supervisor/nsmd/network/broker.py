@@ -9,6 +9,7 @@ words, some with a descriptor:
 
 ``stand-ins JSON``        stand-ins of secrets, by name
 ``serve NUMBER``          a connection of a client
+``direct NUMBER HOST:PORT``  a connection of a program that meant this host, and asks for nothing
 ``connected NUMBER``      a connection to the server that it asked for
 ``tunnel NUMBER``         somebody else carries the connection: answer the client, and give it away
 ``refuse NUMBER VERDICT DETAIL``  refuse what it asked for, or was about to refuse itself
@@ -34,6 +35,7 @@ from nsmd.network.decisions import VERDICTS, RefusedError
 from nsmd.network.proxy_requests import (
     KEEP_ALIVE_S,
     SOCKS_VERSION,
+    DirectProxy,
     ProxyRequest,
     SocksProxy,
     WebProxy,
@@ -109,8 +111,10 @@ class Broker:
             self.stand_ins = json.loads(rest)
             return
         number, _, rest = rest.partition(" ")
-        if word == "serve" and passed is not None:
-            self._clients[int(number)] = BrokeredClient(self, int(number), ProxyStream(passed))
+        if word in ("serve", "direct") and passed is not None:
+            target = DirectProxy(rest) if word == "direct" else None
+            stream = ProxyStream(passed)
+            self._clients[int(number)] = BrokeredClient(self, int(number), stream, target)
             return
         client = self._clients.get(int(number))
         if client is not None and client.answer is not None and not client.answer.done():
@@ -195,11 +199,13 @@ class BrokeredClient:
     the supervisor. `answer` gets the supervisor's answer to what was asked last.
     """
 
-    def __init__(self, broker: Broker, number: int, stream: ProxyStream) -> None:
+    def __init__(
+        self, broker: Broker, number: int, stream: ProxyStream, direct: DirectProxy | None
+    ) -> None:
         self._broker = broker
         self._number = number
         self._client = stream
-        self._proxy: SocksProxy | WebProxy = WebProxy()
+        self._proxy: SocksProxy | WebProxy | DirectProxy = direct or WebProxy()
         self._ended = False  # the client sends nothing more
         self._open: asyncio.Timeout | None = None
         self._idle_s = IDLE_S
@@ -224,6 +230,9 @@ class BrokeredClient:
     async def _serve(self) -> None:
         """Serve it until it is over, or given away."""
         async with asyncio.timeout(REQUEST_TIMEOUT_S) as deadline:
+            if isinstance(self._proxy, DirectProxy):
+                await self._serve_request(b"", deadline)
+                return
             first = await self._client.receive()
             if not first:
                 return
@@ -303,6 +312,8 @@ class BrokeredClient:
         self._broker.count_bytes(0, size)
 
     async def _refuse(self, refused: RefusedError) -> None:
+        if isinstance(self._proxy, DirectProxy):
+            return  # the supervisor resets it
         await self._client.send(self._proxy.answers() + self._proxy.refusal(refused))
         await self._linger()
 

@@ -121,15 +121,20 @@ class BrokerProcess:
             self._process.end()
 
     @asynccontextmanager
-    async def serving(self, client: trio.SocketStream) -> AsyncGenerator[BrokeredConnection]:
-        """Have it serve a connection of a client, for as long as the block lasts."""
+    async def serving(
+        self, client: trio.SocketStream, direct: str = ""
+    ) -> AsyncGenerator[BrokeredConnection]:
+        """Have it serve a connection of a client, for as long as the block lasts. `direct` is the
+        HOST:PORT that a program means which knows no proxy.
+        """
         self._last += 1
         number = self._last
         sender, receiver = trio.open_memory_channel[BrokerMessage](MAX_WAITING)
         self._channels[number] = sender
         with sender, receiver:
             try:
-                await self.send(f"serve {number}", client)
+                word = f"direct {number} {direct}" if direct else f"serve {number}"
+                await self.send(word, client)
                 yield BrokeredConnection(self, number, receiver)
             finally:
                 del self._channels[number]

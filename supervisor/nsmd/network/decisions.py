@@ -9,7 +9,7 @@ from typing import Literal, get_args
 
 from nsm.dataclass import dataclass, field
 
-Protocol = Literal["connect", "http", "socks5"]
+Protocol = Literal["connect", "http", "socks5", "tcp"]
 
 Verdict = Literal[
     "allowed",
@@ -45,8 +45,8 @@ MAX_KEPT = 256
 class Decision:
     """One request, the `number`th of its session (from 1), at a time on trio's clock.
 
-    With `bad-request`, the port is 0, and the host unknown. Without a connection, there is no
-    `address`. The host is printable.
+    With `bad-request`, the port is 0, and the host unknown. The port is also 0 where a name was
+    looked up. Without a connection, there is no `address`. The host is printable.
     """
 
     number: int
@@ -60,8 +60,9 @@ class Decision:
 
     @property
     def refused(self) -> bool:
-        """True if a rule refused it."""
-        return self.verdict in REFUSED
+        """True if a rule refused it, or a program that knows no proxy saw nothing but a reset."""
+        reset = self.protocol == "tcp" and self.port and self.verdict != "allowed"
+        return bool(reset) or self.verdict in REFUSED
 
 
 @dataclass(slots=True)

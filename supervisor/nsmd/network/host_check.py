@@ -70,7 +70,7 @@ def check_name(
     list, the network is off. If somebody reads the requests to this host, the rules for them are
     kept to.
     """
-    shown = show_host(host, port)
+    shown = show_host(host, port or None)
     if allowed is None:
         raise RefusedError("off", f"{shown} is not reached: this session's network is off.")
     if allowed.requests_to(host, port) and not reads_requests:

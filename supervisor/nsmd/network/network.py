@@ -5,21 +5,24 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 
 import trio
 
 from nsm.jail.proxyvariables import PROXY_PORT, java_options, trust_variables, variables_with_port
 from nsm.wire.errors import BadRequestError, NsmError
-from nsmd.agent_link.frames import ListeningFrame
-from nsmd.agent_link.link import AgentLink
+from nsmd.agent_link.frames import ListeningFrame, NamesFrame
+from nsmd.agent_link.link import AgentLink, AgentLinkError
 from nsmd.agent_link.requests import NoAnswerError, Question, Requests
 from nsmd.jail.host import open_sockets
 from nsmd.model.host_rules import AllowList, HostRule
 from nsmd.model.policy import JAVA, jail_variables
 from nsmd.model.values import Environment, NetworkMode, NetworkRule
+from nsmd.network.gateway import Gateway
 from nsmd.network.listener import ListenerError, NamespaceListener
-from nsmd.network.session_proxy import Gateway, SessionProxy
+from nsmd.network.named import NamedChannel, NamedError, rules_for_agent
+from nsmd.network.session_proxy import SessionProxy
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +44,7 @@ class SessionNetwork(SessionProxy):
         "_environment",
         "_link",
         "_listening",
+        "_names",
         "_nursery",
         "_opening",
         "_requests",
@@ -71,6 +75,7 @@ class SessionNetwork(SessionProxy):
         self._link: AgentLink | None = None
         self._scope: trio.CancelScope | None = None
         self._opening: trio.Event | None = None
+        self._names: Question | None = None  # for the channel of connections to names
 
     def __repr__(self) -> str:
         return f"<SessionNetwork of {self._session_id} {self.mode} port={self._port}>"
@@ -81,6 +86,7 @@ class SessionNetwork(SessionProxy):
         """Begin the proxy, now that the agent can take work."""
         self._link = link
         if self._earlier_listener is not None:
+            self._ask_for_names()
             self._begin(self._take_up)
         elif self.mode == "allow":
             self._start()
@@ -147,6 +153,9 @@ class SessionNetwork(SessionProxy):
 
     def set(self, mode: NetworkMode, allowed: AllowList) -> None:
         super().set(mode, allowed)
+        if self._names is not None and self._link is not None:
+            with suppress(AgentLinkError):  # its reader notices
+                self._link.post({"type": "hosts", "rules": rules_for_agent(allowed)})
         self._changed()
 
     # The proxy.
@@ -187,7 +196,29 @@ class SessionNetwork(SessionProxy):
         except NsmError as error:
             self._note_problem(error.message)
             return
+        self._ask_for_names()
         self._begin(partial(self._listener, self._link, question))
+
+    def _ask_for_names(self) -> None:
+        """Have the session's programs find the hosts of the list by name, if its agent can."""
+        frame = {
+            "type": "names",
+            "id": self._requests.new_id(),
+            "rules": rules_for_agent(self._allowed),
+            "known": [*(self.known_names or ())],
+        }
+        with suppress(NsmError):
+            self._names = self._requests.begin("names", frame, (NamesFrame,))
+
+    async def _named_channel(self, link: AgentLink, question: Question) -> NamedChannel:
+        try:
+            await question.wait(LISTEN_TIMEOUT_S)
+        except NoAnswerError:
+            raise NamedError("was not made in time") from None
+        descriptor = link.claim_descriptor(question.id)
+        if descriptor is None:
+            raise NamedError("did not come with the answer")
+        return NamedChannel(descriptor)
 
     async def _take_up(self) -> NamespaceListener:
         """Continue with the existing listener: the session's code knows it already."""
@@ -220,7 +251,9 @@ class SessionNetwork(SessionProxy):
                 self._listening = listener
                 opening.set()
                 self._changed()
-                await self.accept(listener)
+                link, asked = self._link, self._names
+                named = partial(self._named_channel, link, asked) if link and asked else None
+                await self.accept(listener, named)
         except NsmError as error:
             if self._link is not None:
                 self._note_problem(error.message)

@@ -1,4 +1,4 @@
-"""Requests of clients to a proxy, without I/O: HTTP (`CONNECT` and whole URLs), and SOCKS 5.
+"""Requests of clients to a proxy, without I/O: HTTP (`CONNECT` and whole URLs), SOCKS 5, and none.
 
 h11 reads the bytes of HTTP clients; it is strict about requests, and `check_length` refuses the
 rest of what servers may read differently. The server of a URL gets what the URL says: its path,
@@ -349,6 +349,38 @@ class SocksProxy:
         self._greeted = True
         self._answers += bytes((SOCKS_VERSION, _NO_AUTHENTICATION))
         return True
+
+
+class DirectProxy:
+    """One connection of a program that knows no proxy, to HOST:PORT."""
+
+    protocol: Protocol = "tcp"
+
+    def __init__(self, target: str) -> None:
+        self._target = parse_authority(target)
+
+    def receive_data(self, data: bytes) -> None:
+        """Take bytes of the client: none are for the proxy."""
+
+    def answers(self) -> bytes:
+        """Return the bytes to send before more arrive: none."""
+        return b""
+
+    def next_request(self) -> ProxyRequest:
+        """Return what its connection asks for."""
+        return ProxyRequest(*self._target, self.protocol)
+
+    def begin_next(self) -> bool:
+        """Get ready for another request: there can be none."""
+        return False
+
+    def begin_tunnel(self) -> tuple[bytes, bytes]:
+        """The answer to a program that knows of no proxy: none."""
+        return b"", b""
+
+    def refusal(self, _refused: RefusedError) -> bytes:
+        """Make the answer for a refused request: none."""
+        return b""
 
 
 def _socks_host(kind: int, data: bytes) -> Host:

@@ -1,18 +1,17 @@
-"""Proxy of one session or box: its allowed hosts, and decisions on what its broker asks; and what
-all proxies share: look-ups of names, room for connections, counters.
-"""
+"""Proxy of one session or box: its allowed hosts, and decisions on what its broker asks."""
 
 from __future__ import annotations
 
 import logging
 import socket
-from collections.abc import Callable, Mapping, Sequence
+import struct
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 import trio
 
-from nsmd.host.descriptors import MAX_PROXIED
+from nsm.wire.errors import NsmError
 from nsmd.model.host_rules import Address, AllowList, Host, show_host
 from nsmd.model.values import NO_NETWORK, NetworkMode, NetworkRule
 from nsmd.network.broker_messages import BrokerMessage, BrokerProtocolError, Kind
@@ -21,7 +20,6 @@ from nsmd.network.connections import (
     NOBODY,
     FewAtOnce,
     Resolve,
-    SystemResolver,
     UserHosts,
     connect,
 )
@@ -33,82 +31,17 @@ from nsmd.network.decisions import (
     RefusedError,
     Verdict,
 )
-from nsmd.network.host_check import may_stay, usable_addresses
+from nsmd.network.gateway import ConnectionSlot, Gateway
+from nsmd.network.host_check import check_name, may_stay, usable_addresses
 from nsmd.network.listener import ListenerError, NamespaceListener
+from nsmd.network.named import MAX_KNOWN, NamedChannel, NamedError, NamedMessage
 from nsmd.network.secrets.grant import Grant
-from nsmd.network.secrets.service import SecretService
-from nsmd.network.upstream import NO_UPSTREAM, Upstream
 
 MAX_SESSION_CONNECTIONS = 64
 """Largest number of connections of one session; further ones wait until one ends."""
 
-MAX_BUSY = 16
-"""Largest number of connections without room. Each gets an error when it has sent its request. They
-use descriptors that are reserved (`nsmd.host.descriptors`); further connections are closed.
-"""
-
-MAX_ACCEPTING = 64
-"""Threads in accept(2) at once, each for microseconds unless a socket was made to block."""
-
-
-class ConnectionSlot:
-    """Slot of one connection, held until it is over; if `busy`, there is only room for an error."""
-
-    __slots__ = ("_limiter", "busy")
-
-    def __init__(self, limiter: trio.CapacityLimiter, *, busy: bool) -> None:
-        limiter.acquire_on_behalf_of_nowait(self)
-        self._limiter = limiter
-        self.busy = busy
-
-    def leave(self) -> None:
-        """Free the slot; call once."""
-        self._limiter.release_on_behalf_of(self)
-
-
-class Gateway:
-    """Shared parts of all proxies; the supervisor has one: counts of all sessions since its start,
-    a token for each connection (without one, it is refused) and for each that is being refused, for
-    its descriptor, and a limit of threads that accept connections. `upstream` is the user's own
-    proxy, `certificates` are those that code trusts besides the system's, as PEM.
-    """
-
-    def __init__(
-        self,
-        resolver: Resolve | None = None,
-        *,
-        max_connections: int = MAX_PROXIED,
-        upstream: Upstream = NO_UPSTREAM,
-    ) -> None:
-        self.resolver: Resolve = resolver or SystemResolver()
-        self.counters = Counters()
-        self.room = trio.CapacityLimiter(max_connections)
-        self.refusing = trio.CapacityLimiter(MAX_BUSY)
-        self.accepting = trio.CapacityLimiter(MAX_ACCEPTING)
-        self.secrets: SecretService | None = None
-        self.upstream = upstream
-        self.certificates = ""
-
-    def __repr__(self) -> str:
-        return f"<Gateway {self.room.borrowed_tokens} connections>"
-
-    def take_place(self, held: int) -> ConnectionSlot | None:
-        """Take a slot for a connection; None if there is not even room for an error.
-
-        A session gets one more only while it has fewer (not counting those for errors) than are
-        free. So however many sessions take all that they can get, the next one finds as much room
-        as each of them has.
-        """
-        if held < self.room.available_tokens:
-            return ConnectionSlot(self.room, busy=False)
-        return self.take_place_for_error()
-
-    def take_place_for_error(self) -> ConnectionSlot | None:
-        """Take a slot for a connection that only gets an error; None if there is none."""
-        try:
-            return ConnectionSlot(self.refusing, busy=True)
-        except trio.WouldBlock:
-            return None
+_RESET = struct.pack("ii", 1, 0)
+"""A `struct linger` (socket(7)) with which the close of a connection resets it."""
 
 
 log = logging.getLogger(__name__)
@@ -146,6 +79,7 @@ class SessionProxy:
         "_allowed",
         "_broker",
         "_brokers",
+        "_channel",
         "_counters",
         "_gateway",
         "_held",
@@ -156,10 +90,12 @@ class SessionProxy:
         "_owner",
         "_port",
         "_problem",
+        "_slots",
         "_starting",
         "_user",
         "_watched",
         "_whose",
+        "known_names",
         "mode",
     )
 
@@ -183,6 +119,9 @@ class SessionProxy:
         self._starting: trio.Lock | None = None
         self._brokers: trio.Nursery | None = None
         self._port: int | None = None
+        self._slots: trio.Semaphore | None = None
+        self._channel: NamedChannel | None = None
+        self.known_names: dict[str, None] | None = None
         self._problem = ""
         self._look_up: Resolve | None = None
         self._log: DecisionLog | None = None  # most sessions never have one
@@ -211,6 +150,8 @@ class SessionProxy:
 
     def refused_since(self, number: int = 0) -> Sequence[Decision]:
         """Decisions among them in which a rule refused."""
+        for said in () if self._channel is None else self._channel.told():
+            self._note_name(said)
         return [decision for decision in self.decisions_since(number) if decision.refused]
 
     def facts(self) -> dict[str, Any]:
@@ -234,10 +175,18 @@ class SessionProxy:
         if (grant := self.grant) is not None:
             grant.hosts_changed()
 
-    async def accept(self, listener: NamespaceListener) -> None:
-        """Serve requests on a socket until cancelled."""
+    async def accept(
+        self,
+        listener: NamespaceListener,
+        find_named: Callable[[], Awaitable[NamedChannel]] | None = None,
+    ) -> None:
+        """Serve requests on a socket until cancelled, and connections to names."""
         async with trio.open_nursery() as nursery:
             self._starting, self._brokers = trio.Lock(), nursery
+            self._slots = trio.Semaphore(MAX_SESSION_CONNECTIONS)
+            self._look_up = FewAtOnce(self._gateway.resolver)
+            if find_named is not None:
+                nursery.start_soon(self._accept_named, find_named, nursery)
             failure = await self._accept_until_it_fails(listener, nursery)
             nursery.cancel_scope.cancel()
         raise failure
@@ -245,8 +194,8 @@ class SessionProxy:
     async def _accept_until_it_fails(
         self, listener: NamespaceListener, nursery: trio.Nursery
     ) -> ListenerError:
-        self._look_up = FewAtOnce(self._gateway.resolver)
-        slots = trio.Semaphore(MAX_SESSION_CONNECTIONS)
+        slots = self._slots
+        assert slots is not None, "connections are accepted"
         while True:
             free = _acquired(slots)
             if not free:
@@ -259,30 +208,100 @@ class SessionProxy:
                 return error
             if free or _acquired(slots):
                 self._moved_s = trio.current_time()
-                nursery.start_soon(self._serve_with_slot, client, slots)
+                nursery.start_soon(self._serve_with_slot, client)
             else:  # one after the other, since errors have few places
                 await self._serve(client, self._gateway.take_place_for_error(), _ALL_STUCK)
 
-    async def _serve_with_slot(self, client: trio.SocketStream, slots: trio.Semaphore) -> None:
+    async def _accept_named(
+        self, find: Callable[[], Awaitable[NamedChannel]], nursery: trio.Nursery
+    ) -> None:
+        """Serve connections of programs that know no proxy."""
+        try:
+            channel = self._channel = await find()
+        except (NsmError, NamedError) as error:
+            log.debug("%s: no program can look names up: %s", self._whose, error)
+            return
+        try:
+            while True:
+                said = await channel.receive()
+                if said.connection is not None:
+                    target = show_host(said.host, said.port)
+                    await self._begin_named(said.connection, target, nursery)
+                else:
+                    self._note_name(said)
+        except NamedError as error:
+            if not channel.ended:
+                log.warning("%s: its channel for names %s", self._whose, error)
+        finally:
+            self._channel = None
+            channel.close()
+
+    def _note_name(self, said: NamedMessage) -> None:
+        """Remember a name that has an address, for forks, or record that it was not found, or has
+        no listener at a port.
+        """
+        host, port = said.host, said.port
+        if said.kind != "refused":
+            known = self.known_names = self.known_names or {}
+            known.pop(host, None)
+            known[host] = None
+            if len(known) > MAX_KNOWN:
+                del known[next(iter(known))]
+            return
+        try:
+            check_name(self._allowed if self.mode == "allow" else None, host, port)
+        except RefusedError as refused:
+            self.decided("tcp", host, port, refused.verdict, refused.detail)
+            return
+        detail = f"{host} is reached through the proxy only, since its pattern names no port."
+        if port:
+            detail = f"A server of this session has port {port} at all its addresses."
+        self.decided("tcp", host, port, "busy" if port else "unresolved", detail)
+
+    async def _begin_named(
+        self, client: trio.SocketStream, target: str, nursery: trio.Nursery
+    ) -> None:
+        assert self._slots is not None, "connections are accepted"
+        free = _acquired(self._slots)
+        try:
+            if not free:
+                with trio.move_on_at(self._moved_s + STUCK_S):
+                    await self._slots.acquire()
+                    free = True
+        except BaseException:
+            client.socket.close()
+            raise
+        if free:
+            self._moved_s = trio.current_time()
+            nursery.start_soon(self._serve_with_slot, client, target)
+        else:
+            await self._serve(client, self._gateway.take_place_for_error(), _ALL_STUCK, target)
+
+    async def _serve_with_slot(self, client: trio.SocketStream, direct: str = "") -> None:
         place = self._gateway.take_place(self._held)
         counts = place is not None and not place.busy
         self._held += counts
         try:
-            await self._serve(client, place, _ALL_SHARES)
+            await self._serve(client, place, _ALL_SHARES, direct)
         finally:
             self._held -= counts
             self._moved_s = trio.current_time()
-            slots.release()
+            assert self._slots is not None, "it was accepted"
+            self._slots.release()
 
     async def _serve(
-        self, client: trio.SocketStream, place: ConnectionSlot | None, reason: str
+        self,
+        client: trio.SocketStream,
+        place: ConnectionSlot | None,
+        reason: str,
+        direct: str = "",
     ) -> None:
         try:
             if place is None:
                 await client.aclose()
             else:
                 broker = await self._running_broker()
-                await self._serve_client(client, broker, reason if place.busy else "")
+                await self._serve_client(client, broker, reason if place.busy else "", direct)
         except OSError as error:  # there is no room for another process
             if self._logged < MAX_LOGGED:
                 self._logged += 1
@@ -310,15 +329,15 @@ class SessionProxy:
             return known
 
     async def _serve_client(
-        self, client: trio.SocketStream, broker: BrokerProcess, busy: str
+        self, client: trio.SocketStream, broker: BrokerProcess, busy: str, direct: str
     ) -> None:
         """Have a broker serve one connection, and close it. `busy` says that there is no room for
-        it: it only gets that error.
+        it: it only gets that error. `direct` is the HOST:PORT of one to a name.
         """
         async with client:
             try:
                 with suppress(trio.EndOfChannel):  # the client has ended, or the broker
-                    async with broker.serving(client) as connection:
+                    async with broker.serving(client, direct) as connection:
                         while await self._serve_request(client, connection, busy):
                             pass
             except BrokerProtocolError as error:
@@ -347,6 +366,12 @@ class SessionProxy:
         except RefusedError as refused:
             self.decided(asked.protocol, shown, port, refused.verdict, refused.detail)
             await connection.send("refuse", f"{refused.verdict} {refused.detail}")
+            if asked.protocol == "tcp":
+                with suppress(trio.EndOfChannel):  # once the broker has closed its copy
+                    await connection.next()
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+                await client.aclose()
+                return False
             return True
         self.decided(asked.protocol, shown, port, "allowed", address=str(address or "its proxy"))
         async with server:

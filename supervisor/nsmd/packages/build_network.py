@@ -23,8 +23,9 @@ from nsm.dataclass import dataclass, field
 from nsmd.model.host_rules import AllowList, BadHostError, Host, parse_host, show_host
 from nsmd.model.values import NetworkRule
 from nsmd.network.connections import UserHosts
+from nsmd.network.gateway import Gateway
 from nsmd.network.listener import NamespaceListener
-from nsmd.network.session_proxy import Gateway, SessionProxy
+from nsmd.network.session_proxy import SessionProxy
 from nsmd.network.upstream import Upstream
 from nsmd.packages.index_values import Index, IndexAccess, Indexes, parse_url
 from nsmd.packages.jail_start import ADDRESS

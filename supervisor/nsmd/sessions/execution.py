@@ -309,11 +309,18 @@ def _refused(decisions: Iterable[Decision]) -> list[str]:
     """Hosts that the session was refused, each once, with the reason if the host was not a valid
     name.
     """
-    why = {"port": " (not on that port)", "address": " (not a public address)"}
+    why = {
+        "port": " (not on that port)",
+        "address": " (not a public address)",
+        "unreachable": " (allowed, and does not answer)",
+        "unresolved": " (allowed, and has no address)",
+        "busy": " (allowed, and there is no room)",
+    }
     hosts: dict[str, None] = {}
     for decision in decisions:
         if decision.host:
-            hosts[f"{decision.host}:{decision.port}{why.get(decision.verdict, '')}"] = None
+            port = f":{decision.port}" if decision.port else ""
+            hosts[f"{decision.host}{port}{why.get(decision.verdict, '')}"] = None
     return list(hosts)
 
 

@@ -34,8 +34,8 @@ from nsmd.model.events import Events
 from nsmd.model.lifecycle import Effect, LifecycleEvent, SessionState, advance
 from nsmd.model.policy import Policy
 from nsmd.model.values import JailSpec, SessionLimits, Tenancy
+from nsmd.network.gateway import Gateway
 from nsmd.network.network import SessionNetwork
-from nsmd.network.session_proxy import Gateway
 from nsmd.sessions.agent_session import (
     ANSWER_MARGIN_S,
     AgentSession,

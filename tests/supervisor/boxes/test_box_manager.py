@@ -34,7 +34,7 @@ from nsmd.fdstore.store import NoStore
 from nsmd.jail.limits import BoxBounds
 from nsmd.model.events import Events
 from nsmd.model.values import NetworkRule
-from nsmd.network.session_proxy import Gateway
+from nsmd.network.gateway import Gateway
 from venvs import install, make_project_venv
 
 if TYPE_CHECKING:

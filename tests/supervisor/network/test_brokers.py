@@ -18,7 +18,7 @@ from nsmd.model.host_rules import parse_rules, show_host
 from nsmd.model.values import NetworkRule
 from nsmd.network import broker_process, session_proxy
 from nsmd.network.broker_messages import BrokerProtocolError, parse_message
-from nsmd.network.session_proxy import Gateway
+from nsmd.network.gateway import Gateway
 from proxy_bench import ALLOWED, Bench, open_bench, read_all, say, tunnel_to
 
 if TYPE_CHECKING:

@@ -22,8 +22,9 @@ from nsmd.agent_link.frames import AgentProtocolError
 from nsmd.model.host_rules import parse_rules
 from nsmd.model.values import NetworkRule
 from nsmd.network import listener, session_proxy
+from nsmd.network.gateway import Gateway
 from nsmd.network.listener import ListenerError, NamespaceListener
-from nsmd.network.session_proxy import MAX_SESSION_CONNECTIONS, Gateway
+from nsmd.network.session_proxy import MAX_SESSION_CONNECTIONS
 from processes import descriptors
 from proxy_bench import ALLOWED, open_bench, read_all, say, tunnel_to
 from sandbox.linux import listen_on_loopback

@@ -16,7 +16,7 @@ from nsmd.host.event_loop import Timers
 from nsmd.model.lifecycle import SessionState
 from nsmd.model.settings import PoolSettings
 from nsmd.model.values import SessionLimits
-from nsmd.network.session_proxy import Gateway
+from nsmd.network.gateway import Gateway
 from nsmd.pool.memory import HostMemory
 from nsmd.pool.policy import EXPECTED_S, MemorySeen
 from nsmd.pool.pool import PLAN_FRESH_S, Pool

@@ -24,7 +24,7 @@ from nsmd.jail.limits.group import Group, limits_of
 from nsmd.jail.limits.tree import GroupTree
 from nsmd.model.lifecycle import SessionState
 from nsmd.model.values import ClientIdentity, NetworkRule, RunRequest, SessionLimits, Tenancy
-from nsmd.network.session_proxy import Gateway
+from nsmd.network.gateway import Gateway
 from nsmd.restart.reattach import AT_ONCE, ResumeTurn, ResumeTurns, execution_id_of
 from nsmd.sessions.agent_session import RESUME_TIMEOUT_S, Earlier
 from nsmd.sessions.execution import Execution, Origin

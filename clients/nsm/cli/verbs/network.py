@@ -83,7 +83,8 @@ def _network_rule(report: NetworkReport) -> str:
 
 
 def _decision(decision: NetworkDecision) -> str:
-    asked = f"{decision.host}:{decision.port}" if decision.host else "?"
+    port = f":{decision.port}" if decision.port else ""  # none where a name was looked up
+    asked = f"{decision.host}{port}" if decision.host else "?"
     why = f"  {decision.detail}" if decision.verdict not in ("allowed", "not-allowed") else ""
     age = formats.duration(decision.age_s)
     return formats.visible(f"{age:>6} ago  {decision.verdict:<11}  {asked}{why}")

@@ -13,7 +13,7 @@ from nsm.dataclass import dataclass, replace
 from nsm.jail.proxyvariables import WITHOUT_NETWORK
 from nsmd.host.paths import Trail, WatchedPaths, is_within
 from nsmd.jail import BwrapLauncher
-from nsmd.jail.arguments import GIT_SETTINGS_PATH, TemplateSpec, writable_root
+from nsmd.jail.arguments import GIT_SETTINGS_PATH, NAME_FILES, TemplateSpec, writable_root
 from nsmd.jail.host import HOSTNAME, network_files
 from nsmd.model.policy import Policy, jail_variables, session_file_systems
 from nsmd.model.values import (
@@ -82,6 +82,7 @@ def template_of(spec: JailSpec) -> TemplateSpec:
         image=environment.image,
         shown_devices=environment.shown_devices,
         host_network=spec.network.mode == "full",
+        named_hosts=spec.network.mode == "allow",
         variables=_template_variables(spec),
         worker=_worker(environment),
     )
@@ -172,6 +173,8 @@ def _root(spec: JailSpec) -> dict[str, Any]:
     copied = [GIT_SETTINGS_PATH]
     if spec.network.mode == "full":
         copied += [path for path, _ in network_files()]
+    elif spec.network.mode == "allow":
+        copied += [path for path, _ in NAME_FILES]
     return {"root": writable_root(spec.sizes.overlay_mb, more=more, copied=copied)}
 
 
@@ -194,6 +197,7 @@ def request_for(spec: JailSpec, limits: SessionLimits, policy: Policy) -> bytes:
             "overlay": {"path": project.mount_point, "size_mb": spec.sizes.overlay_mb}
             if project is not None and project.copied
             else None,
+            "names": spec.network.mode == "allow",
             **_root(spec),
         }
     )

@@ -245,7 +245,7 @@ class FirstProcess:
             show_policy(policy, next(iter(self._sources)))
         _socket.sethostname(common["hostname"])
         if not self._order["host_network"]:
-            start_loopback()
+            start_loopback(names=bool(common.get("names")))
         with suppress(SetupError):  # CONFIG_CHECKPOINT_RESTORE
             write_file("/proc/sys/kernel/ns_last_pid", str(original_pid + 1))
         null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)

@@ -42,10 +42,11 @@ from isolation.weakjails import WeakLauncher
 from nsm.dataclass import replace
 from nsm.wire.errors import PackagesFailedError
 from nsmd.environments.builds.build_run import paths_in_use
+from nsmd.jail.arguments import NAME_FILES
 from nsmd.jail.project import NoWritableRootError
 from nsmd.jail.templates import open_templates
 from nsmd.model.policy import INODES_PER_MB
-from nsmd.model.values import Environment
+from nsmd.model.values import Environment, NetworkRule
 from nsmd.packages.package_builds import Installed
 from nsmd.packages.store import EnvironmentStore
 from realjail import (
@@ -369,7 +370,8 @@ async def made(
         (place / "project").mkdir()
         (place / "project" / "file").write_text("of the project")
         spec = jail_spec(environment, mount_of(place / "project"))
-        spec = replace(spec, sizes=replace(spec.sizes, overlay_mb=overlay_mb))
+        network = NetworkRule(mode="allow", allow=("example.org",))
+        spec = replace(spec, sizes=replace(spec.sizes, overlay_mb=overlay_mb), network=network)
         async with (
             open_templates(launcher or named_launcher(place)) as forking,
             launched(forking, spec) as jail,
@@ -387,6 +389,8 @@ async def test_a_session_changes_its_own_copy_of_an_image() -> None:
         assert (root / "app" / "data").read_text() == "of the image"
         assert sorted(os.listdir(root / "app")) == ["data"]
         assert '"Ada"' in (await session.run("cat /etc/gitconfig")).stdout
+        resolver = await session.run("cat /etc/resolv.conf /etc/nsswitch.conf")
+        assert resolver.stdout == "".join(content for _, content in reversed(NAME_FILES))
         policy = json.loads((await session.run("cat /run/nsm/policy.json")).stdout)
         assert [each for each in policy["mounts"] if each["path"] == "/"] == [
             {"path": "/", "kind": "overlay", "mode": "cow", "size_mb": 8, "inodes": 8 * 128}
