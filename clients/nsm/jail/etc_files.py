@@ -7,12 +7,12 @@ import re
 import stat
 from collections.abc import Iterator, Sequence
 
-_NAMED = re.compile(r"java(-[0-9.]+-[a-z]+)?|chromium\.d|locale\.alias")
+_NAMED = r"java(-[0-9.]+-[a-z]+)?|chromium\.d|locale\.alias"
 """Names that programs need although no link, or one deep in /usr, leads there: Java's settings on
 Debian, Fedora and similar systems, Debian's for Chromium, and names of locales.
 """
 
-_HIDDEN = re.compile(
+_HIDDEN = (
     r"environment|fstab|g?shadow-?|group-?|host(s|name)|localtime|machine-id|mtab|nsswitch\.conf"
     r"|passwd-?|resolv\.conf|sudoers.*|ssh|ssl/private|pki/tls/private"
     # Lines that the administrator has every Python run at its start.
@@ -22,7 +22,7 @@ _HIDDEN = re.compile(
 people; each stands for all that is in it.
 """
 
-_WITH_HIDDEN = re.compile(r"ssl|pki(/tls)?|python[0-9.]*")
+_WITH_HIDDEN = r"ssl|pki(/tls)?|python[0-9.]*"
 """Directories that have such files in them: what links name in these is shown, and not the whole.
 """
 
@@ -48,7 +48,7 @@ def linked_files(shown: Sequence[str], root: str = "/") -> tuple[str, ...]:
         root: root directory of the host; other than `/` in tests only.
     """
     root = os.path.realpath(root).rstrip("/")
-    found = [f"/etc/{name}" for name in _names(f"{root}/etc") if _NAMED.fullmatch(name)]
+    found = [f"/etc/{name}" for name in _names(f"{root}/etc") if re.fullmatch(_NAMED, name)]
     chosen: list[str] = []
     for path in sorted({*found, *_targets(root)}):
         if any(path == each or path.startswith(f"{each}/") for each in (*shown, *chosen)):
@@ -82,10 +82,10 @@ def _targets(root: str) -> Iterator[str]:
 
 def _is_hidden(path: str) -> bool:
     inside = path.removeprefix("/etc/")
-    if _WITH_HIDDEN.fullmatch(inside):
+    if re.fullmatch(_WITH_HIDDEN, inside):
         return True
     parts = inside.split("/")
-    return any(_HIDDEN.fullmatch("/".join(parts[:number])) for number in (1, 2, 3))
+    return any(re.fullmatch(_HIDDEN, "/".join(parts[:number])) for number in (1, 2, 3))
 
 
 def _is_open(root: str, path: str) -> bool:

@@ -40,7 +40,7 @@ MAX_TIMEOUT_S = 86_400.0
 MAX_VARIABLES = 64
 
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_VARIABLE = r"[A-Za-z_][A-Za-z0-9_]*"
 
 _CONTROLS = frozenset(("Cc", "Cs", "Zl", "Zp"))
 
@@ -84,7 +84,7 @@ def _is_name(text: str) -> bool:
 
 
 def _is_variable(text: str) -> bool:
-    return bool(_VARIABLE.fullmatch(text))
+    return bool(re.fullmatch(_VARIABLE, text))
 
 
 def _are_few(names: Sized) -> bool:

@@ -21,18 +21,16 @@ from nsmd.model.names import ENVIRONMENT_NAME
 
 MAX_REFERENCE_CHARS = 2000
 
-_RELATIVE = re.compile(
-    r"(?:path:|git\+file:(?://)?)?(?:\.{1,2}(?:[/#?]|$)|~)|(?:path|git\+file):(?!/)"
-)
-_NAME_ALONE = re.compile(r"[A-Za-z0-9][\w.-]*")
+_RELATIVE = r"(?:path:|git\+file:(?://)?)?(?:\.{1,2}(?:[/#?]|$)|~)|(?:path|git\+file):(?!/)"
+_NAME_ALONE = r"[A-Za-z0-9][\w.-]*"
 _EXAMPLES = "`github:OWNER/REPO#NAME` or `path:/DIRECTORY#NAME`"
-_NOT_IN_NAMES = re.compile(r"[^a-z0-9-]+")
+_NOT_IN_NAMES = r"[^a-z0-9-]+"
 _FALLBACK_NAME = "environment"
 
 
 def check_reference(text: str) -> str:
     """Check a reference, and return it. Raises `BadRequestError`."""
-    if _NAME_ALONE.fullmatch(text):
+    if re.fullmatch(_NAME_ALONE, text):
         raise BadRequestError(
             f"{text} is a name: what is the environment to be made from?",
             hint=f"`nsm env add {text} --pip PACKAGES`, or --npm, --requirements, --pyproject, "
@@ -56,7 +54,7 @@ def why_no_reference(text: str) -> str | None:
         return "it begins with '-', as options do"
     if not text.isprintable() or " " in text:
         return "it has spaces or control characters (in a path, write them as %20 and so on)"
-    if _RELATIVE.match(text):
+    if re.match(_RELATIVE, text):
         return "its path is not absolute, and a supervisor serves many directories"
     local = _local(text)
     if local and local[1].keys() - {"dir"}:
@@ -102,7 +100,7 @@ def likely_name(reference: str) -> str:
     last = attribute.rpartition(".")[2]
     if last in ("", "default"):
         last = re.split(r"[/:]", flake.partition("?")[0].rstrip("/"))[-1]
-    name = _NOT_IN_NAMES.sub("-", last.lower()).strip("-")[:64]
+    name = re.sub(_NOT_IN_NAMES, "-", last.lower()).strip("-")[:64]
     return name if ENVIRONMENT_NAME.fullmatch(name) else _FALLBACK_NAME
 
 
@@ -117,14 +115,14 @@ MAX_SHOWN_CHARS = 200
 
 _NAME = r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?"
 _VERSION = r"(?:===|==|~=|!=|<=|>=|<|>)\s*[A-Za-z0-9._*+!-]+"
-_REQUIREMENT = re.compile(
+_REQUIREMENT = (
     rf"(?P<name>{_NAME})\s*(?:\[\s*{_NAME}(?:\s*,\s*{_NAME})*\s*\])?"
     rf"\s*(?:{_VERSION}(?:\s*,\s*{_VERSION})*)?\s*(?:;\s*(?P<marker>[^\n#]+))?"
 )
 """A requirement without a URL (packaging.python.org, dependency specifiers)."""
 
 _NPM_WORD = r"[A-Za-z0-9~][A-Za-z0-9._~-]*"
-_NPM_PACKAGE = re.compile(
+_NPM_PACKAGE = (
     rf"(?P<name>(?:@{_NPM_WORD}/)?{_NPM_WORD})(?:@(?P<versions>[A-Za-z0-9.*^~<>=|+ _-]+))?"
 )
 """A package of npm, with versions or a tag."""
@@ -305,7 +303,7 @@ def why_no_requirement(text: str) -> str | None:
         return "begins with '-', as options do; a requirements file goes into `requirements`"
     if "@" in text.partition(";")[0]:
         return "names a URL; only packages of an index can be installed"
-    if not _REQUIREMENT.fullmatch(text.strip()) or not text.isprintable():
+    if not re.fullmatch(_REQUIREMENT, text.strip()) or not text.isprintable():
         return 'is not a requirement; expected is a name with versions, as in "pandas>=2"'
     return None
 
@@ -316,21 +314,23 @@ def why_no_npm_package(text: str) -> str | None:
         return f"has more than {MAX_REQUIREMENT_CHARS} characters"
     if ":" in text:
         return "names a URL or another name; only packages of a registry can be installed"
-    if not _NPM_PACKAGE.fullmatch(text):
+    if not re.fullmatch(_NPM_PACKAGE, text):
         return 'is not an npm package; expected a name with versions, as in "zod@^4"'
     return None
 
 
 def npm_versions(text: str) -> tuple[str, str]:
     """Split a package of npm into its name and its versions, as in a package.json."""
-    match = _NPM_PACKAGE.fullmatch(text)
+    match = re.fullmatch(_NPM_PACKAGE, text)
     assert match is not None, "it was checked"
     return match["name"], (match["versions"] or "*").strip() or "*"
 
 
 def names_of(packages: WantedPackages) -> list[str]:
     """Names of the packages that it names itself, and not in a file."""
-    specs = (_REQUIREMENT.match(each) or _NPM_PACKAGE.match(each) for each in _specs(packages))
+    specs = (
+        re.match(_REQUIREMENT, each) or re.match(_NPM_PACKAGE, each) for each in _specs(packages)
+    )
     return [spec["name"] for spec in specs if spec is not None]
 
 
@@ -358,7 +358,7 @@ MAX_IMAGE_CHARS = 1000
 
 Transport = Literal["docker", "oci", "oci-archive", "docker-archive"]
 
-_REPOSITORY = re.compile(
+_REPOSITORY = (
     r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*(?::[0-9]+)?(?:/[A-Za-z0-9][A-Za-z0-9._-]*)*)"
     r"(?::(?P<tag>[A-Za-z0-9_][A-Za-z0-9._-]{0,127}))?(?:@(?P<digest>sha256:[0-9a-f]{64}))?"
 )
@@ -401,7 +401,7 @@ def parse_image(text: str) -> ImageReference:
     if len(text) > MAX_IMAGE_CHARS or not text.isprintable():
         raise ValueError(f"has control characters or more than {MAX_IMAGE_CHARS} characters")
     if text.startswith("docker://"):
-        found = _REPOSITORY.fullmatch(text.removeprefix("docker://"))
+        found = re.fullmatch(_REPOSITORY, text.removeprefix("docker://"))
         if found is None:
             raise ValueError(
                 "names no image of a registry; one is like `docker://python:3.13-slim`"
@@ -427,7 +427,7 @@ DEVICE_WORDS = ('"nvidia"', '"nvidia:NUMBER"', '"amd"', '"dri"')
 MAX_DEVICES = 64
 """Largest number of these words for one environment."""
 
-_DEVICE_WORD = re.compile(r"nvidia(?::(?:0|[1-9][0-9]{0,2}))?|amd|dri")
+_DEVICE_WORD = r"nvidia(?::(?:0|[1-9][0-9]{0,2}))?|amd|dri"
 
 
 def why_no_devices(words: Sequence[str]) -> str | None:
@@ -435,7 +435,7 @@ def why_no_devices(words: Sequence[str]) -> str | None:
     if len(words) > MAX_DEVICES:
         return f"has {len(words)} entries, expected at most {MAX_DEVICES}"
     for word in words:
-        if _DEVICE_WORD.fullmatch(word) is None:
+        if re.fullmatch(_DEVICE_WORD, word) is None:
             return f"found {word!r:.80}, allowed: {', '.join(DEVICE_WORDS)}"
     kinds = [word.partition(":")[0] for word in words]
     if "nvidia" in words and kinds.count("nvidia") > 1:

@@ -55,7 +55,7 @@ _CHUNK_BYTES = 4 * 1024
 
 _MAX_LINE_BYTES = 64 * 1024
 
-_URL = re.compile(r"(https?://[^\s?]+)(\?[^\s)]+)?")
+_URL = r"(https?://[^\s?]+)(\?[^\s)]+)?"
 """URL, and its query, which may be a signature that opens a file to everybody. It matches without a
 query, too: else a line of many such beginnings would be searched from each of them to its end.
 """
@@ -256,7 +256,7 @@ class CommandOutput:
 
 def without_secrets(text: str, hidden: Sequence[str]) -> str:
     """Cover what is `hidden`, and queries of URLs."""
-    text = _URL.sub(lambda url: f"{url[1]}?****" if url[2] else url[0], text)
+    text = re.sub(_URL, lambda url: f"{url[1]}?****" if url[2] else url[0], text)
     for secret in hidden:
         text = text.replace(secret, "****")
     return text
@@ -318,33 +318,31 @@ _HINTS: Mapping[str, str] = {
 }
 """Advice by words in the output of uv and of builds, which have no error codes."""
 
-_NO_ANSWER = re.compile(
+_NO_ANSWER = (
     r"Failed to fetch|[Rr]equest failed|error sending request|operation timed out"
     r"|code E(?:[A-Z]*TIMEDOUT|[A-Z]*CONN[A-Z]*|AI_AGAIN|NOTFOUND|5\d\d|4(?:01|03|07|29))"
     r"|urlopen error|HTTP Error|HTTP status"
 )
 
-_ERROR = re.compile(r"(?:ERROR|[Ee]rror): ?(?P<text>.*)|(?P<raised>[A-Z]\w*Error: .+)")
+_ERROR = r"(?:ERROR|[Ee]rror): ?(?P<text>.*)|(?P<raised>[A-Z]\w*Error: .+)"
 
-_BUILT = re.compile(r"(?:Building wheel for |Failed to build `)(?P<package>[\w.-]+)")
-_COMPILER = re.compile(
+_BUILT = r"(?:Building wheel for |Failed to build `)(?P<package>[\w.-]+)"
+_COMPILER = (
     r"(?:npm (?:ERR!|error) )?"
     r"(?P<said>\S+:\d+(?::\d+)?: (?:fatal )?error: .+|\S*ld: cannot find -l.+)"
 )
-_UV_FILE = re.compile(rf" in `{BUILD}/[^`]*` at position \d+")
+_UV_FILE = rf" in `{BUILD}/[^`]*` at position \d+"
 """End of a message of uv about the file in the jail that has the requirements."""
 
-_UV = re.compile(r"^[ \u00d7╰├─▶│]*(?:(?:error|cause): )?")
-_NPM = re.compile(
-    r"npm (?:ERR!|error) ?(?P<code>code|[A-Z]{4,}|\d{3}|notarget|network)? ?(?P<text>.*)"
-)
+_UV = r"^[ \u00d7╰├─▶│]*(?:(?:error|cause): )?"
+_NPM = r"npm (?:ERR!|error) ?(?P<code>code|[A-Z]{4,}|\d{3}|notarget|network)? ?(?P<text>.*)"
 _NPM_END = (
     *("A complete log", "Log files", "Clean install a project", "Fix the upstream dependency"),
     *("The requested resource", "In most cases", "Note that you can"),
 )
 """Beginnings of what npm says after the reason."""
-_NPM_REQUEST = re.compile(r" - [A-Z]+ (http\S+).*")
-_UV_START = re.compile(r"(?:error:| *\u00d7)")
+_NPM_REQUEST = r" - [A-Z]+ (http\S+).*"
+_UV_START = r"(?:error:| *\u00d7)"
 
 
 def why_failed(
@@ -370,41 +368,45 @@ def why_failed(
 
 def no_answer(ran: JailOutcome) -> bool:
     """Return whether a command may have failed since an index did not answer as it should."""
-    return any(_NO_ANSWER.search(line) for line in ran.tail)
+    return any(re.search(_NO_ANSWER, line) for line in ran.tail)
 
 
 def _of_compiler(tail: Sequence[str]) -> str:
     """The first error of a compiler or linker, in front of which tools say a lot of themselves."""
-    said = next((match["said"] for line in tail if (match := _COMPILER.match(line.strip()))), "")
-    built = next((match["package"] for line in tail if (match := _BUILT.search(line))), "")
+    said = next(
+        (match["said"] for line in tail if (match := re.match(_COMPILER, line.strip()))), ""
+    )
+    built = next((match["package"] for line in tail if (match := re.search(_BUILT, line))), "")
     return f"{built} cannot be built: {said}" if built and said else said
 
 
 def _of_uv(tail: Sequence[str]) -> str:
     """Join uv's explanation, which is drawn as a tree, or has a line for each cause."""
-    starts = [number for number, line in enumerate(tail) if _UV_START.match(line)]
+    starts = [number for number, line in enumerate(tail) if re.match(_UV_START, line)]
     if not starts:
         return ""
-    lines = [_UV.sub("", _UV_FILE.sub("", line)).strip() for line in tail[starts[-1] :]]
+    lines = [re.sub(_UV, "", re.sub(_UV_FILE, "", line)).strip() for line in tail[starts[-1] :]]
     told = itertools.takewhile(lambda line: not line.startswith("hint:"), filter(None, lines))
     first, *causes = told
     return f"{first.rstrip(':')}: {' '.join(causes)}" if causes else first
 
 
 def _of_error_lines(tail: Sequence[str]) -> str:
-    found = [match for line in tail if (match := _ERROR.match(line.strip()))]
+    found = [match for line in tail if (match := re.match(_ERROR, line.strip()))]
     texts = [(match["raised"] or match["text"]).strip() for match in found]
     return next((text for text in texts if text), "")
 
 
 def _of_npm(tail: Sequence[str]) -> str:
     """Join npm's explanation: its error lines from the one after the code on."""
-    lines = [match for line in tail if (match := _NPM.fullmatch(line.strip())) is not None]
+    lines = [match for line in tail if (match := re.fullmatch(_NPM, line.strip())) is not None]
     told = [match["text"].strip() for match in lines if match["code"] != "code" and match["text"]]
     before = itertools.takewhile(lambda text: not text.startswith(_NPM_END), told)
     # What is being resolved is our own `package.json`.
     reasons = (
-        _NPM_REQUEST.sub(r" (\1)", text) for text in before if not text.startswith("While resolv")
+        re.sub(_NPM_REQUEST, r" (\1)", text)
+        for text in before
+        if not text.startswith("While resolv")
     )
     return " ".join(dict.fromkeys(reasons))
 

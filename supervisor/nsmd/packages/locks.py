@@ -28,11 +28,11 @@ MAX_LOCK_BYTES = 8 * 1024 * 1024
 L = TypeVar("L")
 
 _WANTED = "# wanted: "
-_PIN = re.compile(
+_PIN = (
     r"(?P<name>[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)(?P<extras>\[[^\]\s]*\])?"
     r"==(?P<version>[A-Za-z0-9._+!-]+) ?(?:; ?(?P<marker>[^#]*))?"
 )
-_HASH = re.compile(r"sha256:([0-9a-f]{64})")
+_HASH = r"sha256:([0-9a-f]{64})"
 
 
 class LockError(Exception):
@@ -101,8 +101,8 @@ def parse(text: str) -> Lock:
             continue
         # In linear time: code of packages may have written it, and searches hold Python's lock.
         named, _, rest = " ".join(line.split()).partition(" --hash=")
-        match = _PIN.fullmatch(named)
-        hashes = [_HASH.fullmatch(each) for each in rest.split(" --hash=")]
+        match = re.fullmatch(_PIN, named)
+        hashes = [re.fullmatch(_HASH, each) for each in rest.split(" --hash=")]
         if match is None or not all(hashes):
             raise LockError(f"{line.strip()!r:.100} is not NAME==VERSION with --hash=sha256:")
         pin = Pin(

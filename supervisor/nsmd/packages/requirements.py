@@ -32,8 +32,8 @@ from nsmd.packages.text_files import TextFileError, read_text, rows, table, tabl
 MAX_FILE_BYTES = 1024 * 1024
 MAX_DEPTH = 8
 
-_INCLUDED = re.compile(r"(?:-r|--requirement)(?:\s+|=)?(?P<path>\S.*)")
-_HASH = re.compile(r"\s--hash[= ]\S+")
+_INCLUDED = r"(?:-r|--requirement)(?:\s+|=)?(?P<path>\S.*)"
+_HASH = r"\s--hash[= ]\S+"
 
 
 class RequirementsError(Exception):
@@ -64,7 +64,7 @@ def hash_of(wanted: WantedPackages, lines: list[str]) -> str:
 def included_files(text: str) -> Iterator[str]:
     """Paths of the files that the text of a requirements file includes, as it has them."""
     for line in _logical_lines(text):
-        if included := _INCLUDED.fullmatch(line):
+        if included := re.fullmatch(_INCLUDED, line):
             yield included["path"]
 
 
@@ -84,7 +84,7 @@ def _of_file(top: str, root: int, name: str, depth: int) -> Iterator[str]:
     if depth > MAX_DEPTH:
         raise RequirementsError(f"{path}: too many files refer to one another")
     for number, line in enumerate(_logical_lines(_read(path, root, name)), 1):
-        if included := _INCLUDED.fullmatch(line):
+        if included := re.fullmatch(_INCLUDED, line):
             other = os.path.normpath(os.path.join(os.path.dirname(name), included["path"]))
             if other.startswith(("/", "../")):
                 raise RequirementsError(
@@ -100,7 +100,7 @@ def _of_file(top: str, root: int, name: str, depth: int) -> Iterator[str]:
                 f"{path}: line {number}: {quoted} is an option; indexes and constraints come "
                 "from pip's own configuration"
             )
-        if _HASH.search(line):
+        if re.search(_HASH, line):
             # Resolving would drop it, and take a file that nobody has agreed to.
             raise RequirementsError(
                 f"{path}: line {number} has a hash; then each line of this one file needs "

@@ -58,9 +58,7 @@ _ABI = {"x86_64": "x86-64", "aarch64": "AArch64"}
 
 _CACHED = re.compile(rf"\s{re.escape(CUDA)} \(([^)]*)\) => (\S.*)")
 
-_OF_DRIVER = re.compile(
-    r"(libcuda|libcudadebugger|libnvidia-[a-z0-9-]+|libnvcuvid|libnvoptix)\.so(\.[0-9.]+)?"
-)
+_OF_DRIVER = r"(libcuda|libcudadebugger|libnvidia-[a-z0-9-]+|libnvcuvid|libnvoptix)\.so(\.[0-9.]+)?"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +97,7 @@ def find_libraries(host: DeviceHost) -> DriverLibraries:
 
 def binds_in_image(libraries: DriverLibraries, host: DeviceHost) -> tuple[ReadOnlyBind, ...]:
     """The libraries one by one, for jails that show nothing else of the host's directories."""
-    names = [name for name in host.names(libraries.directory) if _OF_DRIVER.fullmatch(name)]
+    names = [name for name in host.names(libraries.directory) if re.fullmatch(_OF_DRIVER, name)]
     return tuple(
         ReadOnlyBind(
             source=os.path.realpath(host.real(f"{libraries.directory}/{name}")),

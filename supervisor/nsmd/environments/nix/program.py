@@ -60,7 +60,7 @@ _BUILDER = re.compile(
     r"(?:.*?\b(?:failed|exit code)\b)",
     re.DOTALL,
 )
-_IN_LOGS = re.compile(r"(?i)\b(?:\w*error|\w*exception|fatal)\b.*?:")
+_IN_LOGS = r"(?i)\b(?:\w*error|\w*exception|fatal)\b.*?:"
 
 
 class NixRunError(NixFailedError):
@@ -144,7 +144,7 @@ def _of_builder(name: str, block: Sequence[str], tail: Sequence[str]) -> str:
     said += [line.removeprefix(f"{name}> ") for line in tail if line.startswith(f"{name}> ")]
     if not said:
         return ""
-    line = next((line for line in reversed(said) if _IN_LOGS.search(line)), said[-1]).strip()
+    line = next((line for line in reversed(said) if re.search(_IN_LOGS, line)), said[-1]).strip()
     return f"error: building {name} failed: {line.removeprefix(_START).strip()}"
 
 

@@ -42,9 +42,9 @@ MAX_VENV_FILE_BYTES = 16 * 1024
 MAX_LOCK_BYTES = 4 * 1024 * 1024
 """Largest part of a lock to read: 4 ms. That of a thousand packages has 500 KiB."""
 
-_NAME = re.compile(r"(@?[A-Za-z0-9][A-Za-z0-9._-]{0,99}/)?[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-_VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+!-]{0,63}")
-_DIST_INFO = re.compile(r"(.+?)-([^-]+)\.dist-info")
+_NAME = r"(@?[A-Za-z0-9][A-Za-z0-9._-]{0,99}/)?[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
+_VERSION = r"[A-Za-z0-9][A-Za-z0-9._+!-]{0,63}"
+_DIST_INFO = r"(.+?)-([^-]+)\.dist-info"
 _TOOLS = frozenset(("pip", "setuptools", "wheel"))
 """Packages that are in virtual environments anyway; they are not listed."""
 
@@ -201,7 +201,7 @@ def _target(folder: int, path: str) -> str:
 
 def _distributions(library: int, names: Sequence[str]) -> Iterator[Package]:
     for entry in names:
-        match = _DIST_INFO.fullmatch(entry)
+        match = re.fullmatch(_DIST_INFO, entry)
         if match is None or not _is_package(match[1], match[2]) or not is_folder(library, entry):
             continue
         # pip and uv leave this file for packages that were asked for by name.
@@ -254,7 +254,7 @@ def _locked(lock: bytes, wanted: frozenset[str]) -> list[Package]:
         name = place.removeprefix("node_modules/")
         version = _map(row).get("version", "")
         if "node_modules/" not in name and isinstance(version, str) and _is_package(name, "0"):
-            version = version if _VERSION.fullmatch(version) else ""
+            version = version if re.fullmatch(_VERSION, version) else ""
             found.append(Package(name=name, version=version, chosen=name in wanted))
             if len(found) == MAX_ENTRIES:
                 break
@@ -273,7 +273,7 @@ def _map(value: object) -> dict[str, Any]:
 
 
 def _is_package(name: str, version: str) -> bool:
-    return bool(_NAME.fullmatch(name) and _VERSION.fullmatch(version))
+    return bool(re.fullmatch(_NAME, name) and re.fullmatch(_VERSION, version))
 
 
 def hash_of(values: Sequence[bytes] | Iterator[bytes]) -> str:
