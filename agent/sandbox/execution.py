@@ -336,11 +336,11 @@ class Executor:
         if execution is None or execution.interpreter is not interpreter:
             return
         if execution.number == number:
-            self._note_background(execution)
+            left = self._note_background(execution)
             interpreter.has_state = True
             code = exit_code if isinstance(exit_code, int) and 0 <= exit_code <= 255 else 1
             # A search for processes takes long: not if nothing has been started.
-            if execution.step is None and self._newest.pid() != execution.last_pid:
+            if left and execution.step is None and self._newest.pid() != execution.last_pid:
                 may_wait = not (execution.stopping or execution.one_shot)
                 if self._fork_bombs.end(interpreter, may_wait=may_wait):
                     code = code or 137
@@ -386,10 +386,13 @@ class Executor:
         else:
             interpreter.end(reason, exit_code)
 
-    def _note_background(self, execution: CurrentExecution) -> None:
-        """Say what ends with a one-shot though its code had put it into the background."""
-        if not execution.one_shot or not self._trees.background():
-            return
+    def _note_background(self, execution: CurrentExecution) -> bool:
+        """Say what ends with a one-shot though its code had put it into the background; return
+        False if that is nothing."""
+        if not execution.one_shot:
+            return True
+        if not self._trees.background():
+            return False
         unclear = {b"", command_of(execution.interpreter.pid)}
         commands: list[bytes] = []
         for _ in range(EXEC_LOOKS):
@@ -406,6 +409,7 @@ class Executor:
                 f"{were} still running when the code ended, and ended with it; "
                 "wait for them, or run the code in a session"
             )
+        return True
 
     def _finish(self, execution: CurrentExecution, exit_code: int) -> None:
         if execution.step is not None:
