@@ -144,26 +144,30 @@ def test_every_kind_of_client_gets_its_answer_once(short_dir: Path) -> None:
 
 
 @pytest.mark.slow
-def test_code_of_unknown_fate_is_not_run_a_second_time(short_dir: Path) -> None:
+@pytest.mark.parametrize("name", ["a", None], ids=["session", "one-shot"])
+def test_code_of_unknown_fate_is_not_run_a_second_time(short_dir: Path, name: str | None) -> None:
     """The session dies with its supervisor, and so does whatever could tell."""
     with supervisor(short_dir) as first:
         up = threading.Event()
+        with first.client() as client:
+            client.run("pass", env="python")  # the next one starts at once
 
         def work() -> object:
             with first.client() as client:
                 return client.run(
                     "n = 0\n" + CODE,
                     env="python",
-                    session="a",
+                    session=name,
                     on_output=lambda _stream, _text: up.set(),
                 )
 
         task = Task(work)
         assert up.wait(60)
         with first.client() as client:
-            (pid,) = [row.pid for row in client.sessions()]
+            pids = [row.pid for row in client.sessions() if row.name is not None]
         first.process.send_signal(19)  # it must not see the session go
-        os.kill(pid, 9)
+        for pid in pids:
+            os.kill(pid, 9)
         with replaced(first) as it, it.client() as client:
             told = task.outcome()
             assert isinstance(told, FateUnknownError), told
