@@ -42,14 +42,10 @@ MAX_HEAD_BYTES = 16 * 1024
 _HEAD_END = b"\r\n\r\n"
 _SCHEME = re.compile(rb"(?im)^proxy-authenticate:[ \t]*([a-z][a-z0-9-]{0,30})")
 _CONFIGURED = "`[network] upstream` in config.toml"
-_INSTEAD = 'Set another one, or "off", as `[network] upstream` in config.toml'
+_INSTEAD = 'The user can set another one, or "off", as `[network] upstream` in config.toml'
 
 Login = Callable[[str], str]
 """Reads `USER:PASSWORD` for the host of a proxy; empty for none. Blocks. Raises `SourceError`."""
-
-
-def _no_login(_: str) -> str:
-    return ""
 
 
 class Upstream:
@@ -67,7 +63,7 @@ class Upstream:
         excepted: Sequence[str] = (),
         *,
         origin: str = "HTTPS_PROXY, pip or npm",
-        read_login: Login = _no_login,
+        read_login: Login = lambda _: "",
     ) -> None:
         self._proxies = dict(proxies)
         self._excepted = tuple(excepted)
@@ -149,14 +145,17 @@ class Upstream:
         try:
             place = name.rpartition(":")[0].strip("[]")
             login = login or await self._known_login(place)
-            request = f"CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n{_header(login)}\r\n"
+            told = f"Basic {b64encode(login.encode()).decode()}"
+            request = f"CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n"
+            request += f"Proxy-Authorization: {told}\r\n\r\n" if login else "\r\n"
             status, head = await self._ask(stream, name, request, target)
             if status == HTTPStatus.PROXY_AUTHENTICATION_REQUIRED:
                 if time.monotonic() > self._logins.get(place, ("", 0.0))[1] + LEAST_AGE_S:
                     self._logins.pop(place, None)  # its source may have another one by now
                 raise self._unusable(name, why_no_login(head, login))  # noqa: TRY301
             if not 200 <= status < 300:
-                why = f"does not lead to {target}: it says {show_status(status)}"
+                # Its own words are left out: they could repeat what it was sent.
+                why = f"does not lead to {target}: it answers {status}"
                 raise self._unusable(name, why)  # noqa: TRY301
         except BaseException:
             await trio.aclose_forcefully(stream)
@@ -187,7 +186,7 @@ class Upstream:
         try:
             stream, _ = await connect(found[:MAX_ADDRESSES], port)
         except OSError as error:
-            why = error.strerror or str(error)
+            why = os.strerror(error.errno) if error.errno else str(error)
             raise self._unusable(name, f"does not answer: {why}") from None
         return stream, name, login
 
@@ -242,14 +241,6 @@ def status_of(head: bytes) -> int | None:
     return int(found[1]) if found is not None and _HEAD_END in head else None
 
 
-def show_status(status: int) -> str:
-    """Show a status in the words of the standard: a proxy's own could repeat what it was sent."""
-    try:
-        return f"{status} {HTTPStatus(status).phrase}"
-    except ValueError:
-        return str(status)
-
-
 def why_no_login(head: bytes, login: str) -> str:
     """Return why a proxy that asks for a login (407) did not get one that it takes."""
     if not _takes_basic(head):
@@ -294,12 +285,6 @@ def show_proxy(url: str) -> str:
         return show_host(*read_proxy_url(url)[:2])
     except BadProxyError as error:
         return f"one that {error}"
-
-
-def _header(login: str) -> str:
-    if not login:
-        return ""
-    return f"Proxy-Authorization: Basic {b64encode(login.encode()).decode()}\r\n"
 
 
 _VARIABLES = frozenset(("http_proxy", "https_proxy", "all_proxy", "no_proxy"))

@@ -311,7 +311,7 @@ def _refused(decisions: Iterable[Decision]) -> list[str]:
     """
     why = {
         "port": " (not on that port)",
-        "address": " (not a public address)",
+        "address": " (no public address)",
         "unreachable": " (allowed, and does not answer)",
         "unresolved": " (allowed, and has no address)",
         "busy": " (allowed, and there is no room)",

@@ -133,7 +133,7 @@ async def test_refused_hosts_are_told_with_the_execution_that_asked_for_them() -
             f"{SOME}www.example.com:80 (not on that port)",
         )
         assert await notes("fetch('http://example.org')") == (
-            f"{SOME}example.org:80 (not a public address)",
+            f"{SOME}example.org:80 (no public address)",
         )
         assert await notes("fetch('https://nothing.example.com')") == ()  # nobody knows that name
 
