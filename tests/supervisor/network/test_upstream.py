@@ -240,7 +240,9 @@ async def test_a_source_that_fails_is_asked_again_only_after_a_while(
 
 @needs_bwrap
 async def test_code_in_jails_goes_through_the_proxy_and_never_sees_its_login() -> None:
-    rule = NetworkRule(mode="allow", allow=("far.test:*", "near.test:*", "host.nsm.internal:*"))
+    rule = NetworkRule(
+        mode="allow", allow=("named.test", "far.test:*", "near.test:*", "host.nsm.internal:*")
+    )
     names = Names({"near.test": ["10.0.0.9"]})
     async with (
         open_world() as world,
@@ -250,16 +252,18 @@ async def test_code_in_jails_goes_through_the_proxy_and_never_sees_its_login() -
         url = f"http://eve:hunter2@127.0.0.1:{proxy.port}"
         bench.gateway.upstream = Upstream({"http": url, "https": url}, origin="HTTPS_PROXY")
         said = await bench.text(
+            "curl -sS --noproxy '*' http://named.test/n; echo\n"
             "curl -sS http://far.test/a; echo; curl -sSp http://far.test:81/b; echo\n"
             "curl -sS http://near.test/; curl -sS http://other.test/\n"
             f"curl -sS http://host.nsm.internal:{world.port}/c; echo; env\n"
             "cat /proc/[0-9]*/environ 2>/dev/null | tr '\\0' '\\n'",
             env="bash",
         )
-        assert [f"world: GET /{path}" in said for path in "abc"] == [True] * 3
+        assert [f"world: GET /{path}" in said for path in "nabc"] == [True] * 4
         assert "10.0.0.9 is private" in said
         assert "other.test:80 is not allowed" in said
-        assert proxy.asked == [f"CONNECT far.test:{port} eve:hunter2" for port in (80, 81)]
+        asked = ("named.test:80", "far.test:80", "far.test:81")
+        assert proxy.asked == [f"CONNECT {each} eve:hunter2" for each in asked]
         bench.gateway.upstream = Upstream({"http": url.replace("hunter2", "hunter3")})
         ran = await bench.run("curl -sS http://far.test/", env="bash")
         wrong = f"{ran.outcome.stdout}{ran.denials}"
