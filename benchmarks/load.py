@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,12 +53,22 @@ class Load:
 @contextmanager
 def load(kind: Kind, places: list[str]) -> Generator[Load]:
     """Start clients of one kind of `load_client.py`, one for each place."""
+    with started([sys.executable, str(PROGRAM), kind, place] for place in places) as clients:
+        yield clients
+
+
+@contextmanager
+def started(
+    commands: Iterable[Sequence[str]], environ: Mapping[str, str] | None = None
+) -> Generator[Load]:
+    """Start programs that answer as `load_client.py` does."""
     with ExitStack() as stack:
         processes: list[subprocess.Popen[bytes]] = []
-        for place in places:
+        for command in commands:
             process = stack.enter_context(
                 subprocess.Popen(
-                    [sys.executable, str(PROGRAM), kind, place],
+                    command,
+                    env=environ,
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     start_new_session=True,  # Ctrl-C is ours; it ends with its input

@@ -70,10 +70,12 @@ PLOTS = (
     Plot(
         file="benchmarks-throughput.svg",
         title="Throughput against concurrency",
-        words="Calls a second of all clients together, each a process of its own.",
+        words="Calls a second of all clients together, each a process of its own;\n"
+        "small programs with a test each, all of one client.",
         panels=(
             Panel(name="fresh", across="clients, fresh jails", up="calls a second"),
             Panel(name="exec", across="clients, live sessions", up="calls a second"),
+            Panel(name="evals", across="programs at once", up="programs a second"),
         ),
     ),
     Plot(
@@ -101,7 +103,8 @@ LINES = ("#2f81d0", "#c9662b", "#3d9450", "#a46bc9", "#c4576b", "#8a7f2a", INK)
 MARKERS = "os^DvpX"
 TEXT_SIZE = 9
 PANEL_INCHES = (6.4, 3.4)
-PANELS_INCHES = (11.0, 3.0)
+PANELS_INCHES = (5.5, 3.0)
+"""Size of a panel that is beside others."""
 
 MAX_STEPS = 100
 """Points of a line of a distribution: more cannot be told apart, and make a large file."""
@@ -185,9 +188,10 @@ def svg(plot: Plot, findings: Sequence[Finding]) -> str | None:
 def figure(plot: Plot, findings: Sequence[Finding]) -> Any:
     """A plot as matplotlib's figure, all panels beside each other."""
     figures: Any = importlib.import_module("matplotlib.figure")
-    size = PANEL_INCHES if len(plot.panels) == 1 else PANELS_INCHES
+    number = len(plot.panels)
+    size = PANEL_INCHES if number == 1 else (PANELS_INCHES[0] * number, PANELS_INCHES[1])
     made = figures.Figure(figsize=size, layout="constrained")
-    row = made.subplots(1, len(plot.panels), squeeze=False)[0]
+    row = made.subplots(1, number, squeeze=False)[0]
     for axes, panel in zip(row, plot.panels, strict=True):
         draw(axes, panel, lines(panel, findings))
     return made

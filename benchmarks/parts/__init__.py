@@ -7,6 +7,7 @@
 - `trajectories`: many actions in each of many sandboxes
 - `costs`: processor time and page faults of such a call
 - `programs`: programs in fresh interpreters of a session
+- `evals`: small programs with a test each, through `map`, adapters, one-shots and cold jails
 - `rules`: what the filter of system calls and the policy add to a fork and to a call
 - `memory`: what one more session takes
 - `forks`: copies of a running session
@@ -42,6 +43,7 @@ PARTS: Mapping[str, str] = {
     "trajectories": "parts.trajectories",
     "costs": "parts.costs",
     "programs": "parts.programs",
+    "evals": "parts.evals",
     "rules": "parts.rules",
     "memory": "parts.memory",
     "forks": "parts.forks",

@@ -55,11 +55,13 @@ class Cost:
             included; None if the kernel does not count that for us.
         machine: of everything that runs here.
         thread_ms: processor time of the thread of nsm that used most.
+        rate: calls a second.
     """
 
     processes: Usage | None
     machine: Usage
     thread_ms: float
+    rate: float
 
 
 def measure(bench: Bench) -> Findings:
@@ -83,13 +85,18 @@ def measure(bench: Bench) -> Findings:
             yield from rows(f"one-shot run, {clients(number)}", *taken, budgets=BUDGETS)
 
 
-def cost(client: nsm.Client, counters: Counters | None, load: Load) -> Cost:
-    """Let clients work, and measure what that takes until the pool is full again."""
+def cost(client: nsm.Client, counters: Counters | None, load: Load, told: float = RUN_S) -> Cost:
+    """Let clients work, and measure what that takes until the pool is full again.
+
+    Args:
+        told: number that clients are told: for how many seconds, or as they take it.
+    """
     pid = supervisor_pid(client)
     settle(client)
     processes = counters.usage() if counters else None
     machine, threads = usage_of_machine(), threads_cpu_s([pid])
-    calls = len(load.run(RUN_S).samples)
+    run = load.run(told)
+    calls = len(run.samples)
     settle(client)
     later = threads_cpu_s([pid])
     thread_s = max(later[thread] - threads.get(thread, 0.0) for thread in later)
@@ -97,6 +104,7 @@ def cost(client: nsm.Client, counters: Counters | None, load: Load) -> Cost:
         processes=(counters.usage() - processes) / calls if counters and processes else None,
         machine=(usage_of_machine() - machine) / calls,
         thread_ms=thread_s * 1000 / calls,
+        rate=run.rate,
     )
 
 

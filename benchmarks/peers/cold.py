@@ -29,10 +29,7 @@ class Cold:
     """
 
     def __init__(self, python: str) -> None:
-        bwrap = shutil.which("bwrap")
-        assert bwrap is not None, "nsm's set-up installs bubblewrap"
-        jail = (bwrap, "--unshare-all", *system_arguments(python))
-        self._command = (*jail, "--", python, "-I", "-S", "-c", CHILD)
+        self._command = (*jail(python), "--", python, "-I", "-S", "-c", CHILD)
         self._ending: deque[int] = deque()
 
     def once(self) -> None:
@@ -64,6 +61,13 @@ class Cold:
         """Wait for the ends of all but the last `left` of them."""
         while len(self._ending) > left:
             os.waitpid(self._ending.popleft(), 0)
+
+
+def jail(python: str) -> tuple[str, ...]:
+    """bwrap's command for a jail with an interpreter in it."""
+    bwrap = shutil.which("bwrap")
+    assert bwrap is not None, "nsm's set-up installs bubblewrap"
+    return (bwrap, "--unshare-all", *system_arguments(python))
 
 
 def system_arguments(python: str) -> list[str]:
