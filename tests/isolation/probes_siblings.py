@@ -116,7 +116,7 @@ verdict([attempt(connect) and "connected"] if attempt(connect) else WORD in
 """,
         shared="""
 space["NAMESPACES"] &= ~space["CLONE_NEWNET"]
-space["start_loopback"] = lambda: None
+space["start_loopback"] = lambda **_: None
 """,
     ),
     Secret(
@@ -154,7 +154,7 @@ verdict(found + listed)
 """,
         shared="""
 space["NAMESPACES"] &= ~space["CLONE_NEWNET"]
-space["start_loopback"] = lambda: None
+space["start_loopback"] = lambda **_: None
 """,
     ),
     Secret(

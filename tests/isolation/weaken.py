@@ -60,7 +60,7 @@ POWERFUL = KEEPS_PRIVILEGES + MORE_NAMESPACES + ROOT_OF_ITS_NAMESPACES
 """Every capability over the fork's own namespaces, and over nothing else."""
 ONE_NETWORK = """
 space["NAMESPACES"] &= ~space["CLONE_NEWNET"]
-space["start_loopback"] = lambda: None
+space["start_loopback"] = lambda **_: None
 """
 MOUNTS_AS_THEY_COME = """
 space["keep_mounts"] = lambda: space["mount"]("", "/", "", space["MS_REC"] | space["MS_PRIVATE"])
