@@ -143,9 +143,7 @@ def test_the_agent_ends_at_end_of_file_even_while_code_runs(agent: AgentProcess)
     assert agent.wait() == 0
 
 
-def test_the_agent_ends_at_end_of_file_though_nobody_reads_its_answers(
-    agent: AgentProcess,
-) -> None:
+def test_the_agent_ends_at_end_of_file_though_nobody_reads_its_answers(agent: AgentProcess) -> None:
     """A supervisor that stopped reading and then died must not keep a session alive."""
     ping = encode_frame({"type": "status", "x": "y" * 1000})
     agent.socket.setblocking(False)
@@ -225,8 +223,7 @@ def test_prestart(tmp_path: Path, interpreter: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("interpreter", "more"),
-    [("node", []), ("bash", []), ("bash", ["--prestart", "bash"])],
+    ("interpreter", "more"), [("node", []), ("bash", []), ("bash", ["--prestart", "bash"])]
 )
 def test_an_interpreter_that_is_missing_is_named(
     tmp_path: Path, interpreter: str, more: list[str]

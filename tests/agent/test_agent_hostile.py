@@ -11,15 +11,7 @@ from collections.abc import Generator
 
 import pytest
 
-from agent_process import (
-    GET,
-    SET,
-    AgentProcess,
-    Interpreter,
-    Reply,
-    becomes_true,
-    jailed_agent,
-)
+from agent_process import GET, SET, AgentProcess, Interpreter, Reply, becomes_true, jailed_agent
 from realjail import needs_bwrap
 from sandbox.framing import encode_frame
 from selection import one_in
@@ -154,9 +146,7 @@ time.sleep(60)
 
 
 @pytest.mark.parametrize(
-    "others",
-    [False, pytest.param(True, marks=pytest.mark.slow)],
-    ids=["alone", "beside others"],
+    "others", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["alone", "beside others"]
 )
 @pytest.mark.parametrize("name", one_in(2, BOMBS))
 def test_fork_bombs(limited: AgentProcess, name: str, others: bool) -> None:
@@ -262,9 +252,7 @@ for _ in range(200):
 
 
 @pytest.mark.parametrize(
-    "others",
-    [pytest.param(False, marks=pytest.mark.slow), True],
-    ids=["alone", "beside others"],
+    "others", [pytest.param(False, marks=pytest.mark.slow), True], ids=["alone", "beside others"]
 )
 def test_processes_left_by_a_bomb_make_room_for_the_next_interpreter(others: bool) -> None:
     """A control group's limit holds for the agent, too, as this one does here."""

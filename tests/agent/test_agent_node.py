@@ -96,11 +96,7 @@ ONE_SHOTS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "an await that nothing settles": (
         "await new Promise(() => {})",
-        {
-            "exit_code": 13,
-            "stderr": "Warning: Detected unsettled top-level await\n",
-            "shown": [],
-        },
+        {"exit_code": 13, "stderr": "Warning: Detected unsettled top-level await\n", "shown": []},
     ),
     "a promise that nothing settles": (
         "new Promise(() => {})",

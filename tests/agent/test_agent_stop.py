@@ -287,13 +287,7 @@ def test_a_job_is_left_alone_while_the_shell_has_not_come_to_its_interrupt() -> 
 
 @pytest.mark.parametrize(
     ("pid", "tick", "is_its_own"),
-    [
-        (32_760, 0, False),
-        (32_762, 0, True),
-        (300, 0, True),
-        (32_762, -1, False),
-        (5, 1, True),
-    ],
+    [(32_760, 0, False), (32_762, 0, True), (300, 0, True), (32_762, -1, False), (5, 1, True)],
 )
 def test_a_process_belongs_to_the_execution_that_started_it(
     pid: int, tick: int, is_its_own: bool

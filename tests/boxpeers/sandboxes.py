@@ -121,11 +121,7 @@ def _srt(start: Start) -> Run:
         raise NotHereError(str(error)) from None
     settings = {
         "network": {"allowedDomains": list[str](), "deniedDomains": list[str]()},
-        "filesystem": {
-            "denyRead": ["~/.ssh"],
-            "allowWrite": [".", "/tmp"],
-            "denyWrite": [".env"],
-        },
+        "filesystem": {"denyRead": ["~/.ssh"], "allowWrite": [".", "/tmp"], "denyWrite": [".env"]},
     }
     start.world.write(f"{HOME}/.srt-settings.json", json.dumps(settings))
     command = [str(srt.PLACE / "node_modules/.bin/srt"), "--settings", f"{HOME}/.srt-settings.json"]

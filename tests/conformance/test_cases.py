@@ -22,14 +22,7 @@ import pytest
 
 from conformance.campaign import Report, start
 from conformance.cases import Case, load_all
-from conformance.targets import (
-    GRACE_S,
-    OTHER_AGENT,
-    ControlTarget,
-    McpTarget,
-    Target,
-    chosen_agent,
-)
+from conformance.targets import GRACE_S, OTHER_AGENT, ControlTarget, McpTarget, Target, chosen_agent
 from e2e_support import supervisor
 
 TargetName = Literal["agent", "control", "mcp"]

@@ -95,10 +95,7 @@ async def test_from_the_list_to_the_result(bridged: Supervisor, era: Any) -> Non
             return result.is_error, text_of(result)
 
         assert await execute("deploy", "prod") == (False, "to prod\ndone\n[stderr]\ncareful\n")
-        assert await execute("fail") == (
-            True,
-            "Command failed (exit 7): no host\n[stdout]\nhalf",
-        )
+        assert await execute("fail") == (True, "Command failed (exit 7): no host\n[stdout]\nhalf")
         failed, said = await execute("slow")
         assert failed
         assert said.startswith("Timed out after 0.3 s")

@@ -19,12 +19,7 @@ import pytest
 import restricted_mounts
 from e2e_clients import Mcp, Task, replaced
 from e2e_support import END_TIMEOUT_S, program, supervisor, wait_gone
-from nsm.wire.errors import (
-    AuditFailedError,
-    DrainingError,
-    FateUnknownError,
-    ShuttingDownError,
-)
+from nsm.wire.errors import AuditFailedError, DrainingError, FateUnknownError, ShuttingDownError
 from nsm.wire.host import ProgramResult
 from nsm.wire.status import ReloadReport
 from nsmd.bridge import ledger
@@ -179,10 +174,7 @@ def test_a_killed_supervisor_takes_its_programs_along_and_none_is_started_twice(
             mcp.end()
             wait_gone(processes)
     assert sorted(tools.starts) == ["a", "b"]
-    assert sorted(tools.story()) == [
-        ("start", "a", None),
-        ("start", "b", None),
-    ]
+    assert sorted(tools.story()) == [("start", "a", None), ("start", "b", None)]
     assert tools.beside() == ["audit.log"]
 
 
@@ -258,9 +250,7 @@ def test_programs_that_do_not_end_in_time_are_ended_with_all_they_started(
 
 @pytest.mark.slow
 @pytest.mark.jail
-def test_where_nothing_can_be_written_down_nothing_starts_and_code_runs_on(
-    short_dir: Path,
-) -> None:
+def test_where_nothing_can_be_written_down_nothing_starts_and_code_runs_on(short_dir: Path) -> None:
     tools = configured(short_dir, ON)
     tools.expect("a", "b")
     (short_dir / "state").mkdir(mode=0o700)

@@ -97,11 +97,7 @@ class Box:
         self.token = made["envdAccessToken"]
 
     def headers(self, port: str = ENVD) -> dict[str, str]:
-        return {
-            "E2b_Sandbox_Id": self.id,
-            "E2b_Sandbox_Port": port,
-            "X_Access_Token": self.token,
-        }
+        return {"E2b_Sandbox_Id": self.id, "E2b_Sandbox_Port": port, "X_Access_Token": self.token}
 
     def ask(self, method: str, path: str, body: object = b"", **more: str) -> Answer:
         return self.served.ask(method, path, body, **{**self.headers(), **more})
@@ -276,8 +272,7 @@ def test_values_and_errors_come_as_clients_read_them(
 
 
 @pytest.mark.parametrize(
-    ("language", "code"),
-    [("python", "import os; print(os.environ.get('A'))"), ("bash", "echo $A")],
+    ("language", "code"), [("python", "import os; print(os.environ.get('A'))"), ("bash", "echo $A")]
 )
 def test_variables_are_for_one_execution(box: Box, language: str, code: str) -> None:
     assert box.run(code, language=language, env_vars={"A": "b"})[0]["text"] == "b\n"

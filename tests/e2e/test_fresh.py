@@ -16,12 +16,7 @@ import pytest
 import nsm
 from e2e_support import program, supervisor
 from nsm.saves.saves import Saves
-from nsm.wire.errors import (
-    BadRequestError,
-    FateUnknownError,
-    ForkRefusedError,
-    UnknownSessionError,
-)
+from nsm.wire.errors import BadRequestError, FateUnknownError, ForkRefusedError, UnknownSessionError
 
 if TYPE_CHECKING:
     from pathlib import Path

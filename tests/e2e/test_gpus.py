@@ -136,12 +136,7 @@ def test_use_of_gpus_is_that_of_the_session_s_processes(world: World) -> None:
     assert found.session.gpu_memory_bytes == 3 * GIB
     assert found.gpus is not None
     (gpu,) = found.gpus.gpus
-    assert (gpu.number, gpu.memory_bytes, gpu.used_bytes, gpu.percent) == (
-        0,
-        80 * GIB,
-        4 * GIB,
-        60,
-    )
+    assert (gpu.number, gpu.memory_bytes, gpu.used_bytes, gpu.percent) == (0, 80 * GIB, 4 * GIB, 60)
     assert 'nsm_session_gpu_memory_bytes{env="ml"} 3.221225472e+09\n' in metrics
     assert 'nsm_gpu_memory_used_bytes{gpu="0"} 4.294967296e+09\n' in metrics
     text = world.it.run("nsm", "inspect", "work").stdout

@@ -185,9 +185,7 @@ def test_nothing_is_written_through_a_link(client: nsm.Client) -> None:
 
 
 @pytest.mark.parametrize(
-    "piece",
-    [b"x", pytest.param(bytes(1_000_000), marks=pytest.mark.slow)],
-    ids=["slow", "fast"],
+    "piece", [b"x", pytest.param(bytes(1_000_000), marks=pytest.mark.slow)], ids=["slow", "fast"]
 )
 def test_a_source_without_end_is_not_read_after_the_session(
     piece: bytes, shared: Supervisor, client: nsm.Client

@@ -100,9 +100,7 @@ async def test_the_same_client_finds_its_sessions_again(emptied: Supervisor) -> 
         assert other.is_error
 
 
-async def test_output_that_a_result_has_no_room_for_is_in_a_file(
-    emptied: Supervisor,
-) -> None:
+async def test_output_that_a_result_has_no_room_for_is_in_a_file(emptied: Supervisor) -> None:
     async with Client(server(emptied.variables), mode="legacy") as client:
         call = partial(client.call_tool, "run")
         code = "for n in range(20_000): print(f'line {n}')"

@@ -108,9 +108,7 @@ def test_a_session_ends_with_the_connection_that_its_client_makes_next(short_dir
             assert client.sessions() == []
 
 
-def test_supervisors_that_are_killed_while_they_take_sessions_up_lose_none(
-    short_dir: Path,
-) -> None:
+def test_supervisors_that_are_killed_while_they_take_sessions_up_lose_none(short_dir: Path) -> None:
     """The agents are stopped meanwhile: all answers to all of them come to the last one."""
     with supervisor(short_dir) as first:
         with first.client() as client:

@@ -506,10 +506,7 @@ def test_the_command_line(shared: Supervisor, client: nsm.Client, short_dir: Pat
         assert answer.read() == b"page\n"
     assert shared.run("nsm", "port", "web", "8000", "--listen", f"unix:{short_dir}/s").stderr == ""
     listed = json.loads(shared.run("nsm", "port", "web", "--json").stdout)
-    assert [each["address"] for each in listed] == [
-        opened.stdout.strip(),
-        f"unix:{short_dir}/s",
-    ]
+    assert [each["address"] for each in listed] == [opened.stdout.strip(), f"unix:{short_dir}/s"]
     assert f"{opened.stdout.strip()}->8000" in shared.run("nsm", "ps").stdout
     assert opened.stdout.strip() in shared.run("nsm", "inspect", "web").stdout
     assert shared.run("nsm", "port", "web", "--close", "8000").returncode == 0

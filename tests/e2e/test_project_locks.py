@@ -43,10 +43,7 @@ def index() -> Generator[IndexServer]:
 
 @contextmanager
 def running_in(directory: Path, index: IndexServer, *, keep: bool = False) -> Generator[Supervisor]:
-    variables = {
-        "PIP_INDEX_URL": index.url("/simple"),
-        "npm_config_registry": index.url("/npm/"),
-    }
+    variables = {"PIP_INDEX_URL": index.url("/simple"), "npm_config_registry": index.url("/npm/")}
     config = "[pool]\nmax_spares = 0\n"
     with supervisor(directory, config=config, variables=variables, keep=keep) as it:
         yield it

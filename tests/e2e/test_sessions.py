@@ -17,12 +17,7 @@ import pytest
 import nsm
 from e2e_clients import Task
 from e2e_support import descendants, end_holder, supervisor, variables_for, wait_gone
-from nsm.wire.errors import (
-    BadProjectError,
-    BadRequestError,
-    SessionEndedError,
-    StartFailedError,
-)
+from nsm.wire.errors import BadProjectError, BadRequestError, SessionEndedError, StartFailedError
 from processes import ending
 
 if TYPE_CHECKING:
@@ -49,10 +44,7 @@ def test_state_persists_in_a_session_and_not_beyond(
 def test_a_reset_gives_a_fresh_interpreter_and_keeps_files(
     client: nsm.Client, env: str, first: str, second: str, printed: str
 ) -> None:
-    keep = {
-        "python": "open('note', 'w').close()",
-        "bash": "touch note",
-    }[env]
+    keep = {"python": "open('note', 'w').close()", "bash": "touch note"}[env]
     session = f"reset-{env}"
     client.run(first, env=env, session=session)
     client.run(keep, env=env, session=session)

@@ -127,10 +127,7 @@ def test_input_of_the_client_on_trio(shared: Supervisor) -> None:
         raise ValueError("the source")
 
     async def main() -> None:
-        async with (
-            shared.async_client() as client,
-            client.sandbox(env="bash") as sandbox,
-        ):
+        async with shared.async_client() as client, client.sandbox(env="bash") as sandbox:
             assert (await sandbox.run("wc -l", stdin=lines())).stdout == "100\n"
             assert (await sandbox.run("wc -l", stdin=pieces(9))).stdout == "9\n"
             assert (await sandbox.run("head -c 3 | wc -c", stdin=endless())).stdout == "3\n"

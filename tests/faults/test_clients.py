@@ -103,10 +103,7 @@ async def test_a_client_that_reads_a_byte_a_second_delays_no_other(
 @pytest.mark.slow
 def test_ten_thousand_calls_cost_a_real_supervisor_no_memory() -> None:
     config = "[session]\nmax_sessions = 8\n[pool]\nmax_spares = 0\n"
-    with (
-        supervisor(config=config) as it,
-        it.client() as client,
-    ):
+    with supervisor(config=config) as it, it.client() as client:
         client.run("x = 41", env="python", session="kept")
         # Its MCP server is loaded then, which would come in the middle otherwise.
         assert '"tools"' in it.run("nsm-mcp", stdin=LIST_TOOLS).stdout

@@ -66,9 +66,7 @@ def jumps() -> Callable[[], float]:
     return lambda: 1_780_000_000.0 + next(offsets)
 
 
-async def test_the_audit_of_the_bridge_is_in_the_order_of_what_happened(
-    tmp_path: Path,
-) -> None:
+async def test_the_audit_of_the_bridge_is_in_the_order_of_what_happened(tmp_path: Path) -> None:
     """Files that are set aside are numbered, and not named by a time."""
     path = str(tmp_path / "audit.log")
 

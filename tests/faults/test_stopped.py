@@ -198,10 +198,7 @@ def test_real_processes_that_are_all_stopped_go_on() -> None:
         "import time\nprint('up', flush=True)\nfor _ in range(10): time.sleep(0.1)\nprint('done')"
     )
     within = [sys.executable, "-P", "-c", SHORT_MARGIN]
-    with (
-        supervisor(within=within) as it,
-        it.client() as client,
-    ):
+    with supervisor(within=within) as it, it.client() as client:
         client.run("x = 1", env="python", session="a")
 
         def stop() -> None:

@@ -131,9 +131,7 @@ def test_requests_with_anything_in_them_harm_no_other_client(
     then=st.sampled_from(["answer", "silence", "end"]),
 )
 def test_agents_that_lie_harm_no_other_session(
-    begins: bool,
-    says: list[dict[str, Any] | bytes],
-    then: str,
+    begins: bool, says: list[dict[str, Any] | bytes], then: str
 ) -> None:
     lies = iter([True])
 

@@ -43,10 +43,7 @@ def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> 
 def shared() -> Generator[Supervisor]:
     """A supervisor, which this process's sandboxes find."""
     before = os.environ.get("NSM_SOCKET")
-    with (
-        tempfile.TemporaryDirectory(prefix="nsm-") as path,
-        supervisor(Path(path)) as it,
-    ):
+    with tempfile.TemporaryDirectory(prefix="nsm-") as path, supervisor(Path(path)) as it:
         os.environ["NSM_SOCKET"] = it.socket
         yield it
         if before is None:

@@ -61,8 +61,7 @@ _OLD_TERMINAL = Weakness(
 )
 
 _ONE_CGROUP = Weakness(
-    arguments=without("--unshare-cgroup-try"),
-    template='space["LATE_NAMESPACES"] = 0\n',
+    arguments=without("--unshare-cgroup-try"), template='space["LATE_NAMESPACES"] = 0\n'
 )
 
 _PATH_TO_WRITABLE = Weakness(

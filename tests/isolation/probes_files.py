@@ -101,8 +101,7 @@ verdict(sorted(more) + os.listdir("/dev/shm"))
 """,
         weakness=Weakness(
             arguments=both(
-                without("--remount-ro"),
-                lambda words, _: [*words, "--dev-bind", "/dev", "/dev"],
+                without("--remount-ro"), lambda words, _: [*words, "--dev-bind", "/dev", "/dev"]
             )
         ),
     ),

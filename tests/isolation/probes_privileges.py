@@ -57,9 +57,7 @@ verdict(made or (program is not None and program.returncode == 0 and "unshare(1)
             "filter": Weakness(arguments=without("--seccomp")),
             "disable-userns": Weakness(arguments=without("--disable-userns")),
         },
-        fork_held_twice={
-            "limits": Weakness(template=MORE_NAMESPACES),
-        },
+        fork_held_twice={"limits": Weakness(template=MORE_NAMESPACES)},
     ),
     _of_namespaces(
         name="more-namespaces",

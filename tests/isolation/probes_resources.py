@@ -30,12 +30,7 @@ _UNLIMITED = Weakness(agent=_unlimited, template='space["limit_resources"] = lam
 
 def _limited(name: str, source: str, code: str) -> Probe:
     return Probe(
-        name=name,
-        group="resources",
-        source=source,
-        language="c",
-        code=code,
-        weakness=_UNLIMITED,
+        name=name, group="resources", source=source, language="c", code=code, weakness=_UNLIMITED
     )
 
 

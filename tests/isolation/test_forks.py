@@ -68,9 +68,7 @@ def _writable_project(words: Arguments, stage: Stage) -> Arguments:
 
 
 @pytest.mark.parametrize("locked", [True, False])
-async def test_all_privileges_over_its_own_do_not_reach_the_template_s_mounts(
-    locked: bool,
-) -> None:
+async def test_all_privileges_over_its_own_do_not_reach_the_template_s_mounts(locked: bool) -> None:
     """mount_namespaces(7): the kernel locks mounts that come from a more privileged namespace."""
     python = environments()["python"]
     weak = Weakness(template=POWERFUL)

@@ -32,11 +32,7 @@ from realjail import (
     talking_to,
 )
 
-pytestmark = [
-    pytest.mark.jail,
-    needs_bwrap,
-    pytest.mark.root,
-]
+pytestmark = [pytest.mark.jail, needs_bwrap, pytest.mark.root]
 
 BEFORE, AFTER = "before", "after"
 

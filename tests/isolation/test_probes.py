@@ -17,11 +17,7 @@ from isolation.weaken import UNFILTERED_FORK, Weakness
 from nsmd.model.values import Environment
 from realjail import needs_bwrap
 
-pytestmark = [
-    pytest.mark.jail,
-    needs_bwrap,
-    pytest.mark.usefixtures("secret_in_our_environment"),
-]
+pytestmark = [pytest.mark.jail, needs_bwrap, pytest.mark.usefixtures("secret_in_our_environment")]
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
 

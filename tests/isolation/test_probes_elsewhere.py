@@ -31,11 +31,7 @@ from nsmd.model.settings import DEFAULT_JAIL_UID
 from nsmd.model.values import Environment, Interpreter
 from realjail import BWRAP, needs_bwrap, open_directory
 
-pytestmark = [
-    pytest.mark.jail,
-    needs_bwrap,
-    pytest.mark.usefixtures("secret_in_our_environment"),
-]
+pytestmark = [pytest.mark.jail, needs_bwrap, pytest.mark.usefixtures("secret_in_our_environment")]
 
 SHOWN = str(STORE.parent)
 
@@ -75,11 +71,7 @@ ARTIFACT_CASES = [
 
 @pytest.mark.parametrize(("kind", "group"), ARTIFACT_CASES)
 def test_held_in_an_artifact(
-    kind: Kind,
-    group: Group,
-    untouched: Stage,
-    artifacts: dict[Interpreter, Path],
-    prober: Prober,
+    kind: Kind, group: Group, untouched: Stage, artifacts: dict[Interpreter, Path], prober: Prober
 ) -> None:
     room = ArtifactRoom(kind=kind, stage=untouched, artifacts=artifacts, store=SHOWN)
     prober.all_hold(room, PROBES, group)

@@ -304,10 +304,7 @@ async def test_descriptors_in_flight_do_not_keep_others_from_starting(
 ) -> None:
     """unix(7): the kernel counts them for the host's user, in all sessions."""
     limits = session_limits(Settings()) if bounded else SessionLimits(descriptors=1024)
-    async with (
-        open_templates(new_launcher(limits)) as launcher,
-        fork_of(launcher, python) as hog,
-    ):
+    async with open_templates(new_launcher(limits)) as launcher, fork_of(launcher, python) as hog:
         number, sent = (await said(hog, IN_FLIGHT)).split()
         assert number == str(errno.ETOOMANYREFS)
         assert int(sent) >= 250

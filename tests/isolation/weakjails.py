@@ -20,15 +20,7 @@ from nsmd.jail.templates import TemplateLauncher, open_templates
 from nsmd.jail.user import JailUser
 from nsmd.model.settings import DEFAULT_JAIL_UID
 from nsmd.model.values import Interpreter, ProjectMount, ReadOnlyBind
-from realjail import (
-    BWRAP,
-    LiveSession,
-    environments,
-    jail_spec,
-    launched,
-    new_launcher,
-    talking_to,
-)
+from realjail import BWRAP, LiveSession, environments, jail_spec, launched, new_launcher, talking_to
 
 _PATCHED = """\
 import importlib.util, marshal, sys

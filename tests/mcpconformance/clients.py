@@ -133,10 +133,7 @@ def faults(seen: Seen, *, revision: str, lasting: bool = True) -> list[str]:
         (
             "execute with a semicolon",
             told["refused"],
-            {
-                "text": "Invalid character in argument: semicolon (;) not allowed",
-                "error": True,
-            },
+            {"text": "Invalid character in argument: semicolon (;) not allowed", "error": True},
         ),
         (
             "execute of what is not there",

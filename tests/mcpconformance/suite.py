@@ -219,11 +219,7 @@ async def run(
     ]
     with trio.move_on_after(_RUN_TIMEOUT_S):
         done = await trio.run_process(
-            command,
-            capture_stdout=True,
-            capture_stderr=True,
-            check=False,
-            env=environment(),
+            command, capture_stdout=True, capture_stderr=True, check=False, env=environment()
         )
         found = {
             named["name"]: _checks(json.loads((entry / "checks.json").read_bytes()))

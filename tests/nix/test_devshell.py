@@ -232,9 +232,7 @@ def test_the_jail_shows_its_closure_and_nothing_ran_on_the_host(
 ) -> None:
     result = run(running, world, 'ls "$(dirname "$stdenv")"')
     names = {name.partition("-")[2] for name in result.stdout.split()}
-    assert names == {
-        *("tool-1.0", "stdenv", "project-shell-env", "project-shell-env-dev"),
-    }
+    assert names == {*("tool-1.0", "stdenv", "project-shell-env", "project-shell-env-dev")}
     assert len(list(world.place.store.iterdir())) > len(names)
     result = run(running, world, "touch $stdenv/x; touch /project/x; ls /project")
     assert result.stdout == "flake.nix\n"

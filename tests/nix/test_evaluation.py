@@ -86,8 +86,7 @@ def test_the_stand_in_for_jail_nix_has_its_combinators(place: standin.Place) -> 
         lib = f"import {flake}/lib"
         combinators = f"(({lib}).init ({packages(place)})).combinators"
         return cast(
-            "list[list[str]]",
-            evaluate(place, f"map builtins.attrNames [ ({lib}) {combinators} ]"),
+            "list[list[str]]", evaluate(place, f"map builtins.attrNames [ ({lib}) {combinators} ]")
         )
 
     assert names(place.stand_in_jail) == names(tree)

@@ -10,14 +10,7 @@ import pytest
 
 from artifact_files import environment_of
 from nsmd.jail.templates import open_templates
-from policy.checks import (
-    LOOK,
-    check_devices,
-    check_file,
-    check_limits,
-    check_mounts,
-    check_rights,
-)
+from policy.checks import LOOK, check_devices, check_file, check_limits, check_mounts, check_rights
 from realjail import needs_bwrap, open_cold, open_directory, open_session
 
 if TYPE_CHECKING:

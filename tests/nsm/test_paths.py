@@ -27,9 +27,7 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     return monkeypatch
 
 
-def test_a_tilde_in_an_editors_entry_is_the_home_directory(
-    environment: pytest.MonkeyPatch,
-) -> None:
+def test_a_tilde_in_an_editors_entry_is_the_home_directory(environment: pytest.MonkeyPatch) -> None:
     environment.setenv("HOME", "/home/ada")
     environment.setenv("NSM_SOCKET", "~/run/c.sock")
     environment.setenv("NSM_SUPERVISOR", "~/bin/nsm-supervisor")

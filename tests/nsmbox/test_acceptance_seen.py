@@ -13,17 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from box.looking import BUNDLE, PASSED, look
-from box.world import (
-    AWAY,
-    HOME,
-    PROJECT,
-    SECRET,
-    SECRETS,
-    SOCKETS,
-    World,
-    have_git,
-    open_world,
-)
+from box.world import AWAY, HOME, PROJECT, SECRET, SECRETS, SOCKETS, World, have_git, open_world
 from processes import ending
 from realjail import needs_bwrap
 from rungates import COVERAGE_VARIABLE

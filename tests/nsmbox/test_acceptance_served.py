@@ -105,9 +105,7 @@ def port() -> Generator[int]:
 
 
 @pytest.mark.slow
-def test_the_doctor_in_a_box_says_what_reaches_in_there(
-    served: tuple[World, Supervisor],
-) -> None:
+def test_the_doctor_in_a_box_says_what_reaches_in_there(served: tuple[World, Supervisor]) -> None:
     world, _ = served
     done = world.box("nsm", "doctor")
     assert done.returncode == 0, done.stdout + done.stderr

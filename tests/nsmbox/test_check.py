@@ -44,11 +44,7 @@ def test_root_is_told_how() -> None:
 
 @pytest.mark.parametrize(
     ("script", "words"),
-    [
-        (None, "bwrap is not on PATH"),
-        ("exit 3", "exit code 3"),
-        ("echo bubblewrap 0.4.0", "0.4.0"),
-    ],
+    [(None, "bwrap is not on PATH"), ("exit 3", "exit code 3"), ("echo bubblewrap 0.4.0", "0.4.0")],
 )
 def test_a_bwrap_that_cannot_be_used(tmp_path: Path, script: str | None, words: str) -> None:
     if script:

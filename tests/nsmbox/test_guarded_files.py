@@ -25,11 +25,7 @@ def guard(directory: Path, *paths: str) -> Guarded:
     """Find the protected paths of a working directory."""
     home = directory.parent / "home"
     return guarded_files.look(
-        str(directory),
-        look(directory, home),
-        paths=paths,
-        git=GIT,
-        variables=variables(home),
+        str(directory), look(directory, home), paths=paths, git=GIT, variables=variables(home)
     )
 
 
@@ -317,17 +313,8 @@ def test_submodules(tmp_path: Path, project: Path) -> None:
     git(project, "submodule", "add", "-q", "../library", "lib/one")
     module = ".git/modules/lib/one"
     found = guard(project)
-    assert below(project, found.read_only) == [
-        *OF_GIT,
-        f"{module}/config",
-        f"{module}/hooks",
-    ]
-    assert below(project, found.held) == [
-        ".git",
-        ".git/modules",
-        ".git/modules/lib",
-        module,
-    ]
+    assert below(project, found.read_only) == [*OF_GIT, f"{module}/config", f"{module}/hooks"]
+    assert below(project, found.held) == [".git", ".git/modules", ".git/modules/lib", module]
 
 
 def test_a_directory_full_of_projects(tmp_path: Path) -> None:

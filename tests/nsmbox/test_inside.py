@@ -246,8 +246,7 @@ def answer(process: subprocess.Popen[bytes]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "number"),
-    [*((name, signal.SIGTERM) for name in TIDIES), ("node", signal.SIGHUP)],
+    ("name", "number"), [*((name, signal.SIGTERM) for name in TIDIES), ("node", signal.SIGHUP)]
 )
 async def test_the_command_has_time_to_tidy_up(name: str, number: signal.Signals) -> None:
     command = TIDIES[name]

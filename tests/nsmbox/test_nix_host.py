@@ -197,10 +197,7 @@ def test_without_a_shell_in_the_store_the_host_is_needed(host: NixOS) -> None:
     assert not nix.alone
     assert nix_host.mounts(nix) == (
         Mount(
-            kind="ro-bind",
-            source=str(host.store),
-            target=str(host.store),
-            why="Nix store, live",
+            kind="ro-bind", source=str(host.store), target=str(host.store), why="Nix store, live"
         ),
     )
 

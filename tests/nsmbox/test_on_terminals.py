@@ -252,9 +252,7 @@ def test_something_else_for_ever_is_no(ask: Callable[..., Terminal]) -> None:
         assert "nothing was started. 1" in terminal.text
 
 
-def test_keys_typed_before_the_question_do_not_answer_it(
-    ask: Callable[..., Terminal],
-) -> None:
+def test_keys_typed_before_the_question_do_not_answer_it(ask: Callable[..., Terminal]) -> None:
     with ask() as terminal:
         terminal.type("y\r" * 3)
         terminal.see("[n]o:")

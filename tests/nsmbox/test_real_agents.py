@@ -168,11 +168,7 @@ def test_agents_read_what_setup_writes_and_it_is_taken_back(
     """No box: the agent's own list of servers, from its own files."""
     path = installed(program)
     socket = tmp_path / "control.sock"
-    environment = {
-        "HOME": str(tmp_path),
-        "PATH": os.environ["PATH"],
-        "NSM_SOCKET": str(socket),
-    }
+    environment = {"HOME": str(tmp_path), "PATH": os.environ["PATH"], "NSM_SOCKET": str(socket)}
 
     def run(*command: str) -> str:
         done = subprocess.run(

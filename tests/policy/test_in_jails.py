@@ -21,14 +21,7 @@ from e2e_support import Supervisor, supervisor
 from nsm.jail.proxyvariables import trust_variables
 from nsmd.model.policy import POLICY_PATH
 from nsmd.network.trust import added_certificates
-from policy.checks import (
-    LOOK,
-    check_devices,
-    check_file,
-    check_limits,
-    check_mounts,
-    check_rights,
-)
+from policy.checks import LOOK, check_devices, check_file, check_limits, check_mounts, check_rights
 from realjail import needs_bwrap, open_directory
 
 if TYPE_CHECKING:

@@ -44,12 +44,7 @@ def test_wheel_has_the_packages_and_nothing_else(built: Path) -> None:
         scripts = configparser.ConfigParser()
         scripts.read_string(archive.read(entry_points).decode())
     assert tops == {"nsm", "nsmbox", "nsmd", "sandbox", "sandbox_agent.py", "sandbox_template.py"}
-    assert set(scripts["console_scripts"]) == {
-        "nsm",
-        "claudebox",
-        "nsm-mcp",
-        "nsm-supervisor",
-    }
+    assert set(scripts["console_scripts"]) == {"nsm", "claudebox", "nsm-mcp", "nsm-supervisor"}
     assert {"nsm/py.typed", "nsmbox/py.typed", "nsmd/py.typed"} <= set(names)
     assert "sandbox/workers/node/main.js" in names
     assert not [name for name in names if "__pycache__" in name]

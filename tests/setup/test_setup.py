@@ -100,11 +100,7 @@ def bootstrap() -> ModuleType:
     ],
 )
 def test_names_the_command_when_it_may_not_install(
-    bootstrap: ModuleType,
-    path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    manager: str,
-    command: str,
+    bootstrap: ModuleType, path: Path, monkeypatch: pytest.MonkeyPatch, manager: str, command: str
 ) -> None:
     program(path, manager, "exit 9")
     monkeypatch.setenv("PATH", str(path))

@@ -147,10 +147,7 @@ class Worker(threading.Thread):
         steps = self._rng.randrange(1, 5) if slow else 0
         token, code = life.ask(steps=steps, pause_s=self._rng.uniform(0.1, 0.7))
         reply = self._caller.call(
-            life.env,
-            life.name,
-            code,
-            stream=slow and self._rng.random() < 0.5,
+            life.env, life.name, code, stream=slow and self._rng.random() < 0.5
         )
         began = life.begun
         lost = life.take(token, reply)

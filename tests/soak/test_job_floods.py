@@ -72,10 +72,7 @@ def test_ten_thousand_short_programs_have_their_output_and_code() -> None:
 
 def test_output_that_nobody_reads_is_bounded() -> None:
     faulthandler.cancel_dump_traceback_later()  # pytest's; this takes its time
-    with (
-        supervisor() as it,
-        it.client() as client,
-    ):
+    with supervisor() as it, it.client() as client:
         job = client.exec("flood", ["head", "-c", f"{FLOOD_MB}M", "/dev/zero"], env="bash")
         info = job.wait()
         assert (info.exit_code, info.output_bytes) == (0, FLOOD_MB << 20)

@@ -62,10 +62,7 @@ async def open_world(
     enforcer: LimitEnforcer, *, forked: bool = True, weights: dict[str, int] | None = None
 ) -> AsyncGenerator[World]:
     """Small sessions of Python (and of environments named in `weights`), gone with the block."""
-    settings = Settings(
-        defaults=DEFAULTS,
-        pool=PoolSettings(max_spares=0),
-    )
+    settings = Settings(defaults=DEFAULTS, pool=PoolSettings(max_spares=0))
     python = replace(environments()["python"], memory_mb=MEMORY_MB)
     found = [python] + [
         replace(python, name=name, cpu_weight=weight) for name, weight in (weights or {}).items()

@@ -165,11 +165,7 @@ class Bench:
         )
         self.ports = PortManager(store=NoStore(), events=run_service.events)
         self.bridge = BridgeService(
-            BridgePaths(
-                definitions="/nowhere/tools",
-                ledger="/nowhere/audit.log",
-                variables={},
-            ),
+            BridgePaths(definitions="/nowhere/tools", ledger="/nowhere/audit.log", variables={}),
             SourceWatcher(nursery),
             Ledger(Journal("/nowhere/audit.log", max_mb=1, keep=None)),
             nursery,
@@ -285,12 +281,7 @@ async def _bench(
         )
         session_manager = SessionManager(settings, launcher, sessions=sessions, upkeep=nursery)
         run_service = RunService(
-            settings,
-            catalog,
-            session_manager,
-            home="/home/user",
-            measure=no_usage,
-            ending=ending,
+            settings, catalog, session_manager, home="/home/user", measure=no_usage, ending=ending
         )
         it = Bench(run_service, builder, launcher, nursery, ending)
         yield it

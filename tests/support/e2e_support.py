@@ -145,10 +145,7 @@ IN_PROCESS = frozenset(
 
 
 def run(
-    *command: str,
-    variables: Mapping[str, str],
-    stdin: str = "",
-    cwd: str | Path | None = None,
+    *command: str, variables: Mapping[str, str], stdin: str = "", cwd: str | Path | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Run a program of ours with nothing of our own environment but what is given."""
     done = run_bytes(*command, variables=variables, stdin=stdin.encode(), cwd=cwd)
@@ -157,10 +154,7 @@ def run(
 
 
 def run_bytes(
-    *command: str,
-    variables: Mapping[str, str],
-    stdin: bytes = b"",
-    cwd: str | Path | None = None,
+    *command: str, variables: Mapping[str, str], stdin: bytes = b"", cwd: str | Path | None = None
 ) -> subprocess.CompletedProcess[bytes]:
     """Run a program of ours.
 

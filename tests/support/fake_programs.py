@@ -113,12 +113,7 @@ class FakePrograms:
         refusal: NsmError | None = None,
     ) -> FakeProgramCall:
         asked = Submitted(
-            caller=caller,
-            name=name,
-            arguments=given,
-            call_id=call_id,
-            again=again,
-            refusal=refusal,
+            caller=caller, name=name, arguments=given, call_id=call_id, again=again, refusal=refusal
         )
         call = FakeProgramCall(asked, on_line)
         if refusal is not None:

@@ -41,10 +41,7 @@ CAPABILITIES = [
 ]
 
 PYTHON = Environment(
-    name="python",
-    interpreter="python",
-    program="/usr/bin/python3",
-    agent_python="/usr/bin/python3",
+    name="python", interpreter="python", program="/usr/bin/python3", agent_python="/usr/bin/python3"
 )
 BASH = Environment(name="bash", interpreter="bash", program="/bin/bash")
 BROKEN = Environment(name="node", interpreter="node", problem="no `node` on PATH")

@@ -156,13 +156,7 @@ class FakeSession:
         with self._lock:
             self._followers.remove(exchange)
         state = "ended" if self._reason else "idle"
-        return {
-            "id": ID,
-            "name": NAME,
-            "state": state,
-            "end_reason": self._reason,
-            "executions": 0,
-        }
+        return {"id": ID, "name": NAME, "state": state, "end_reason": self._reason, "executions": 0}
 
     def _sessions(self, _exchange: Exchange) -> dict[str, Any]:
         return {"sessions": [samples.session_row(id=ID, name=NAME, client="claude")]}

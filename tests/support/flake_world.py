@@ -16,12 +16,7 @@ from fake_nix import FakeNix
 from nsm.wire.errors import NixUnavailableError
 from nsmd.environments.devshell import NAME
 from nsmd.environments.devshell.project_shells import DevShells
-from nsmd.environments.nix.program import (
-    MAX_OUTPUT_BYTES,
-    NixExitError,
-    NixFinder,
-    NixRunError,
-)
+from nsmd.environments.nix.program import MAX_OUTPUT_BYTES, NixExitError, NixFinder, NixRunError
 from nsmd.host.commands import OnProgress
 from nsmd.model.values import ClientIdentity, Environment, ProjectMount, ReadOnlyBind
 
@@ -141,11 +136,7 @@ class World:
     ) -> AsyncGenerator[DevShells]:
         async with trio.open_nursery() as nursery:
             shells = DevShells(
-                inherit,
-                base,
-                state=str(self.state),
-                nix=self.finder(),
-                nursery=nursery,
+                inherit, base, state=str(self.state), nix=self.finder(), nursery=nursery
             )
             shells.changed = self.note
             with trio.fail_after(WAIT_S):

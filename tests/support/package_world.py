@@ -92,10 +92,7 @@ class Workshop:
     ) -> Installed:
         """Make an environment."""
         run = installation(
-            self.folder,
-            variables=self.variables,
-            search_path=self.search_path,
-            timeout_s=timeout_s,
+            self.folder, variables=self.variables, search_path=self.search_path, timeout_s=timeout_s
         )
 
         def on_progress(progress: CommandProgress, _log_bytes: int) -> None:

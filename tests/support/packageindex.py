@@ -94,11 +94,7 @@ class IndexServer:
         )
 
     def add_project(
-        self,
-        name: str,
-        *versions: str,
-        requires: str = "",
-        more: Mapping[str, bytes] | None = None,
+        self, name: str, *versions: str, requires: str = "", more: Mapping[str, bytes] | None = None
     ) -> None:
         """Add a project with a page below `/simple/`.
 

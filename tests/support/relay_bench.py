@@ -78,9 +78,7 @@ class RelayBench:
         limited = [] if descriptors is None else ["prlimit", f"--nofile={descriptors}"]
         relay = [sys.executable, "-I", "-S", "-c", START.format("nsmd.ports.relay"), PACKAGES]
         self.process = subprocess.Popen(
-            [*limited, *relay],
-            stdin=self._its_control.fileno(),
-            env={"PATH": os.environ["PATH"]},
+            [*limited, *relay], stdin=self._its_control.fileno(), env={"PATH": os.environ["PATH"]}
         )
         self._its_control.close()
         self._begin()

@@ -259,12 +259,7 @@ def inspection(**changes: Any) -> dict[str, Any]:
         "variables": ["HOME", "TOKEN"],
         "devices": ["/dev/null", "/dev/zero"],
         "mounts": [
-            {
-                "path": "/project",
-                "kind": "overlay",
-                "mode": "cow",
-                "source": "/home/me/words",
-            },
+            {"path": "/project", "kind": "overlay", "mode": "cow", "source": "/home/me/words"},
             {"path": "/store", "kind": "binds", "mode": "ro", "entries": 300},
             {"path": "/tmp", "kind": "tmpfs", "mode": "rw", "size_mb": 256, "inodes": 32768},
         ],

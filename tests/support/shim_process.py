@@ -103,10 +103,7 @@ class Shim(Peer):
 
 @asynccontextmanager
 async def shim(
-    supervisor_path: Path,
-    variables: Mapping[str, str] | None = None,
-    *,
-    cwd: Path | None = None,
+    supervisor_path: Path, variables: Mapping[str, str] | None = None, *, cwd: Path | None = None
 ) -> AsyncGenerator[Shim, None]:
     """A running `nsm-mcp` that starts no supervisor; killed at the end if it still runs."""
     environment = {"NSM_SOCKET": os.fspath(supervisor_path), "NSM_AUTOSTART": "0"}

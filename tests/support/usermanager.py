@@ -149,10 +149,7 @@ def user_manager(directory: Path) -> Generator[UserManager]:
     notify = directory / "notify"
     own = [] if os.geteuid() == 0 else ["--user", "--map-current-user", "--keep-caps"]
     namespaces = ["--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
-    with (
-        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as told,
-        manager.log.open("wb") as log,
-    ):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as told, manager.log.open("wb") as log:
         told.bind(str(notify))
         told.settimeout(UP_TIMEOUT_S)
         told.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)

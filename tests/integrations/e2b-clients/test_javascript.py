@@ -18,7 +18,7 @@ PATIENCE_S = 600.0
 
 SCRIPT = Path(__file__).with_name("client.mjs")
 PARTS = [
-    *("code", "contexts", "commands", "terminal", "files", "watch", "a huge file", "list", "end"),
+    *("code", "contexts", "commands", "terminal", "files", "watch", "a huge file", "list", "end")
 ]
 
 

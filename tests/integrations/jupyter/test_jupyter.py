@@ -153,9 +153,7 @@ def test_a_hostile_model_reaches_nothing(notebook: nbformat.NotebookNode, tmp_pa
     assert host_attacks.gained(ours[0][0].text) == set()
 
 
-def test_a_project_and_the_directory_of_a_notebook(
-    notebook: nbformat.NotebookNode,
-) -> None:
+def test_a_project_and_the_directory_of_a_notebook(notebook: nbformat.NotebookNode) -> None:
     project = os.environ["PROJECT"]
     cells = ["open('words.txt').read()", "open('made', 'w').close()"]
     notebook.cells = [nbformat.v4.new_code_cell(cell) for cell in cells]

@@ -46,11 +46,7 @@ from openai.types.responses import ResponseFunctionShellToolCall
 import adapter_faults
 import host_attacks
 from nsm.integrations import openai_agents_terminals
-from nsm.integrations.openai_agents import (
-    LABEL,
-    NsmSandboxClient,
-    NsmSandboxClientOptions,
-)
+from nsm.integrations.openai_agents import LABEL, NsmSandboxClient, NsmSandboxClientOptions
 from nsm.integrations.openai_agents_shell import NsmShellExecutor
 from nsm.wire.errors import NsmError
 
@@ -105,10 +101,7 @@ def _nsm_id(session: SandboxSession) -> str:
 
 async def test_an_agent_with_a_scripted_model(shared: Supervisor) -> None:
     model = ScriptedModel(
-        [
-            _call("exec_command", cmd="wc -w notes.txt; pwd"),
-            [assistant_message("done")],
-        ]
+        [_call("exec_command", cmd="wc -w notes.txt; pwd"), [assistant_message("done")]]
     )
     manifest = Manifest(entries={"notes.txt": File(content=b"one two three")})
     result = await _run(model, NsmSandboxClient(), manifest)

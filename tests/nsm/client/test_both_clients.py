@@ -12,14 +12,7 @@ import pytest
 import nsm
 import samples
 from fakesupervisor import answer
-from nsm.client import (
-    environments,
-    host,
-    jobs,
-    places,
-    sandbox,
-    session_files,
-)
+from nsm.client import environments, host, jobs, places, sandbox, session_files
 from nsm.wire.errors import BadRequestError, UnknownProgramError
 from nsm.wire.host import ProgramHelp, ProgramResult, ProgramsReport
 
@@ -39,10 +32,7 @@ PAIRS = [
     (host.Bridge, host.AsyncBridge),
     (environments.Builds, environments.AsyncBuilds),
     (host.Boxes, host.AsyncBoxes),
-    (
-        environments.ProjectEnvironments,
-        environments.AsyncProjectEnvironments,
-    ),
+    (environments.ProjectEnvironments, environments.AsyncProjectEnvironments),
 ]
 
 NOT_AWAITED = {"close_in_child", "files", "in_project", "in_session", "sandbox"}

@@ -13,12 +13,7 @@ import samples
 from fakesupervisor import Exchange, FakeSupervisor, answer
 from nsm.client import blocking, retry
 from nsm.startup import start
-from nsm.wire.errors import (
-    CannotStartError,
-    DisconnectedError,
-    NotRunningError,
-    ShuttingDownError,
-)
+from nsm.wire.errors import CannotStartError, DisconnectedError, NotRunningError, ShuttingDownError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -235,12 +235,7 @@ def test_a_file_that_several_clients_read_stays_until_the_last_is_undone(
     ],
 )
 def test_later_changes_of_the_user_stay(
-    client: str,
-    name: str,
-    old: str,
-    new: str,
-    home: Path,
-    setup: Nsm,
+    client: str, name: str, old: str, new: str, home: Path, setup: Nsm
 ) -> None:
     write(home, PEOPLES[client])
     setup(client, "--yes")

@@ -49,10 +49,7 @@ class Bench:
 async def introduced(
     tmp_path: Path, variables: Mapping[str, str] | None = None
 ) -> AsyncGenerator[Bench]:
-    async with (
-        fake_supervisor(tmp_path) as supervisor,
-        shim(supervisor.path, variables) as running,
-    ):
+    async with fake_supervisor(tmp_path) as supervisor, shim(supervisor.path, variables) as running:
         peer, attach = await supervisor.attached(numbered=True)
         known = await running.start("initialize", INITIALIZE)
         await peer.receive()

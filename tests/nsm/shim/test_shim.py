@@ -496,10 +496,7 @@ def test_closed_standard_descriptors_are_told(closed: int) -> None:
 )
 def test_the_shim_takes_few_options(arguments: list[str], code: int, out: str, err: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "nsm.shim", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
+        [sys.executable, "-m", "nsm.shim", *arguments], capture_output=True, text=True, check=False
     )
     assert done.returncode == code
     assert done.stdout.startswith(out)

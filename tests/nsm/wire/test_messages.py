@@ -409,11 +409,7 @@ ALL: list[tuple[type[object], dict[str, Any], set[str]]] = [
         {"problem", "cold_start", "only_for", "not_preloaded", "slow_imports", "templates"}
         | {"devices", "device_nodes"},
     ),
-    (
-        Status,
-        samples.status(),
-        {"draining", "ports", "upstream"},
-    ),
+    (Status, samples.status(), {"draining", "ports", "upstream"}),
     (KillReport, samples.kill_report(), set()),
 ]
 

@@ -38,10 +38,7 @@ GOOD: list[tuple[dict[str, Any], object]] = [
         {"type": "ready", "protocol": 1, "python": "3.11.2", "capabilities": ["stream", 3]},
         ReadyFrame(protocol=1, python="3.11.2", capabilities=frozenset({"stream"})),
     ),
-    (
-        {"type": "ready"},
-        ReadyFrame(protocol=0, python="", capabilities=frozenset()),
-    ),
+    ({"type": "ready"}, ReadyFrame(protocol=0, python="", capabilities=frozenset())),
     (
         {"type": "output", "id": "1", "stream": "stderr", "text": "x", "new": 1},
         OutputFrame(id="1", stream="stderr", text="x"),
@@ -254,10 +251,7 @@ KINDS = (
 ).split()
 
 
-@given(
-    kind=st.sampled_from(KINDS) | JSON,
-    fields=st.dictionaries(st.sampled_from(FIELDS), JSON),
-)
+@given(kind=st.sampled_from(KINDS) | JSON, fields=st.dictionaries(st.sampled_from(FIELDS), JSON))
 def test_whatever_an_agent_says(kind: object, fields: dict[str, Any]) -> None:
     frame = {**fields, "type": kind}
     with suppress(AgentProtocolError):

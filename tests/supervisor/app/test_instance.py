@@ -110,10 +110,7 @@ async def greet(stream: trio.SocketStream) -> None:
 @asynccontextmanager
 async def guarded(place: Path, *, ours: bool = True) -> AsyncGenerator[int]:
     """A guard that serves; gives the lock's descriptor."""
-    with (
-        hold_lock(str(place / LOCK)) as lock,
-        listening_socket(str(place / "s")) as listener,
-    ):
+    with hold_lock(str(place / LOCK)) as lock, listening_socket(str(place / "s")) as listener:
         number = listener.fileno()
         guard = SocketGuard(listener, lock, str(place / LOCK), ours=ours)
         async with trio.open_nursery() as nursery:

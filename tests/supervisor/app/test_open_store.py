@@ -131,13 +131,7 @@ def test_descriptors_handed_over_are_taken_once(given: Given) -> None:
 
 @pytest.mark.parametrize(
     "changes",
-    [
-        {"version": 2},
-        {"pid": 1},
-        {"kept": [1]},
-        {"kept": {"session-a": [987654]}},
-        {"lock": None},
-    ],
+    [{"version": 2}, {"pid": 1}, {"kept": [1]}, {"kept": {"session-a": [987654]}}, {"lock": None}],
     ids=str,
 )
 def test_an_unreadable_handover_is_left_and_logged(
@@ -387,11 +381,7 @@ async def test_the_next_program_is_tried() -> None:
         await try_successor(["/nowhere/nsm-supervisor"])
     with pytest.raises(SuccessorError, match="unrecognized arguments: --try"):
         await try_successor(
-            [
-                sys.executable,
-                "-c",
-                "import argparse; argparse.ArgumentParser().parse_args()",
-            ]
+            [sys.executable, "-c", "import argparse; argparse.ArgumentParser().parse_args()"]
         )
     with pytest.raises(SuccessorError, match="it ends with 3"):
         await try_successor([sys.executable, "-c", "raise SystemExit(3)"])

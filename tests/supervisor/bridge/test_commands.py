@@ -16,16 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import definition_files
-from definition_files import (
-    SCRIPT,
-    bound,
-    executable,
-    fifo,
-    link_to,
-    nothing,
-    program,
-    with_mode,
-)
+from definition_files import SCRIPT, bound, executable, fifo, link_to, nothing, program, with_mode
 from nsm.wire.errors import BadProgramError
 from nsmd.bridge import commands
 from nsmd.bridge.commands import open_command

@@ -459,9 +459,7 @@ async def test_ids_of_others_are_nothing_to_a_client(path: Path) -> None:
 # After a killed supervisor.
 
 
-def test_the_fate_of_a_call_is_known_wherever_its_supervisor_was_killed(
-    tmp_path: Path,
-) -> None:
+def test_the_fate_of_a_call_is_known_wherever_its_supervisor_was_killed(tmp_path: Path) -> None:
     """Killed at each point of two calls, one after the other: at each call of the system
     that changes a file, before it and after it."""
     program = Path(bridge_writer.__file__)

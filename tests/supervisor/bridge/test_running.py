@@ -33,16 +33,8 @@ from bridge_programs import (
 )
 from nsm.wire.errors import BadProgramError
 from nsmd.bridge.commands import Command, open_command
-from nsmd.bridge.monitor import (
-    BATCH_LINES,
-    MAX_WAITING_LINES,
-    PIECE_CHARS,
-    OutputLines,
-    Waiting,
-)
-from nsmd.bridge.monitor import (
-    Told as ToldLine,
-)
+from nsmd.bridge.monitor import BATCH_LINES, MAX_WAITING_LINES, PIECE_CHARS, OutputLines, Waiting
+from nsmd.bridge.monitor import Told as ToldLine
 from nsmd.bridge.path_walk import why_any_other
 from nsmd.bridge.programs import Program, ProgramEnd
 from nsmd.bridge.running import PATH, Stop, run, variables_of

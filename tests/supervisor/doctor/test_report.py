@@ -178,10 +178,7 @@ def test_nix_is_optional_but_what_is_there_should_work(tmp_path: Path) -> None:
     fake = FakeNix(tmp_path / "bin")
     fake.builds("", ("print", "Store URL: local\n"))
     good = check_nix(find_nix(str(fake.folder), {}, home))
-    assert (good.status, good.detail) == (
-        "ok",
-        f"2.18.1, {fake.program}; its store can be used",
-    )
+    assert (good.status, good.detail) == ("ok", f"2.18.1, {fake.program}; its store can be used")
     fake.builds("", ("fail", "cannot connect to socket"))
     stuck = check_nix(find_nix(str(fake.folder), {}, home))
     assert stuck.status == "warn"
@@ -317,9 +314,7 @@ def test_forking_is_tried() -> None:
 
 @needs_bwrap
 @pytest.mark.jail
-def test_the_failed_step_of_a_fork_is_told(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_failed_step_of_a_fork_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     launcher = new_launcher()
 
     def closed(plan: JailPlan, content: JailContent) -> list[str]:

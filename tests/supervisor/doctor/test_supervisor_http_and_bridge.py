@@ -165,8 +165,7 @@ def test_programs_over_http_that_are_not_there(world: World, enabled: bool) -> N
 
     def rows(*names: str) -> list[tuple[str, str]]:
         settings = Settings(
-            bridge=BridgeSettings(enabled=enabled),
-            http=HttpSettings(enabled=True, programs=names),
+            bridge=BridgeSettings(enabled=enabled), http=HttpSettings(enabled=True, programs=names)
         )
         found = check_bridge(world.host, settings)
         return [(row.status, row.detail) for row in found if row.name == "programs over HTTP"]

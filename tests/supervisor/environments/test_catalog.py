@@ -11,13 +11,7 @@ import trio
 
 from fakes import BASH, BROKEN, PYTHON
 from nsm.wire.errors import UnknownEnvironmentError
-from nsmd.environments.catalog import (
-    MAX_REMOVED,
-    Catalog,
-    EnvironmentSource,
-    ProjectSource,
-    Rank,
-)
+from nsmd.environments.catalog import MAX_REMOVED, Catalog, EnvironmentSource, ProjectSource, Rank
 from nsmd.model.values import Artifact, ClientIdentity, Environment, Sources
 
 EVERYONE = ClientIdentity(name="editor", scope="alice")
@@ -41,9 +35,7 @@ def names(catalog: Catalog, client: ClientIdentity = EVERYONE) -> list[str]:
     return [environment.name for environment in catalog.environments(client)]
 
 
-def test_the_higher_rank_wins_in_the_place_of_the_lower(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_the_higher_rank_wins_in_the_place_of_the_lower(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "nsmd.environments.catalog")
     catalog = Catalog([PYTHON, BASH])
     ranks = [rank for rank in Rank if EnvironmentSource(rank=rank).only_for is None]

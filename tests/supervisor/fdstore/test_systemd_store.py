@@ -149,9 +149,7 @@ def record(stack: ExitStack, number: int) -> int:
 
 
 async def tell_all(
-    store: SystemdStore,
-    manager: Manager,
-    wanted: Callable[[], Iterable[tuple[str, Sequence[int]]]],
+    store: SystemdStore, manager: Manager, wanted: Callable[[], Iterable[tuple[str, Sequence[int]]]]
 ) -> None:
     """Have it told all that it could not be told before."""
     async with trio.open_nursery() as nursery:

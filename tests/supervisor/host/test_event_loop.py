@@ -206,9 +206,7 @@ class Noting:
     ],
 )
 async def test_a_timer_calls_when_it_is_due(
-    settings: list[tuple[float, float | None]],
-    called: list[float],
-    autojump_clock: trio.abc.Clock,
+    settings: list[tuple[float, float | None]], called: list[float], autojump_clock: trio.abc.Clock
 ) -> None:
     """Settings are (when, seconds to wait), None to disarm."""
     async with running() as timers:

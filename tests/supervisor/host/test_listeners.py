@@ -80,19 +80,13 @@ def test_the_lock_of_a_supervisor_that_is_dying_is_waited_for(
 
 def test_a_lock_that_is_a_link_is_refused(tmp_path: Path) -> None:
     (tmp_path / "lock").symlink_to(tmp_path / "elsewhere")
-    with (
-        pytest.raises(PlaceError, match="cannot be opened"),
-        hold_lock(str(tmp_path / "lock")),
-    ):
+    with pytest.raises(PlaceError, match="cannot be opened"), hold_lock(str(tmp_path / "lock")):
         pass
     assert not (tmp_path / "elsewhere").exists()
 
 
 def test_a_lock_on_a_full_disk_holds(
-    tmp_path: Path,
-    clock: Clock,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def no_space(fd: int, data: bytes, offset: int) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

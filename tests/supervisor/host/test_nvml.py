@@ -39,11 +39,7 @@ def test_use_of_processes_on_all_gpus() -> None:
     assert found.problem == ""
     assert found.gpus == (
         GpuState(
-            number=1,
-            name="NVIDIA Test 1",
-            memory_bytes=80 * GIB,
-            used_bytes=3 * GIB,
-            percent=40,
+            number=1, name="NVIDIA Test 1", memory_bytes=80 * GIB, used_bytes=3 * GIB, percent=40
         ),
         GpuState(number=0, name="NVIDIA Test 0", memory_bytes=80 * GIB, used_bytes=GIB, percent=5),
     )

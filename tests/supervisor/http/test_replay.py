@@ -9,12 +9,7 @@ import pytest
 import trio
 import trio.testing
 from mcp.server.streamable_http import EventMessage
-from mcp_types import (
-    JSONRPCError,
-    JSONRPCMessage,
-    JSONRPCNotification,
-    JSONRPCResponse,
-)
+from mcp_types import JSONRPCError, JSONRPCMessage, JSONRPCNotification, JSONRPCResponse
 
 from nsm.http.connection import Message, Receive, Send
 from nsmd.http import asgi_app

@@ -16,13 +16,7 @@ import trio
 import trio.testing
 
 from nsm.http.connection import MAX_HEAD_BYTES
-from nsmd.http.scraping import (
-    MAX_SCRAPES,
-    SCRAPE_TIMEOUT_S,
-    SHARE,
-    Paced,
-    serve_metrics,
-)
+from nsmd.http.scraping import MAX_SCRAPES, SCRAPE_TIMEOUT_S, SHARE, Paced, serve_metrics
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Generator

@@ -205,9 +205,7 @@ async def test_code_goes_on_when_the_supervisor_ends(opened: Open, mode: str) ->
     assert not execution.interrupted.is_set()
 
 
-async def test_a_lost_connection_cancels_no_call_of_the_handshakes_revisions(
-    opened: Open,
-) -> None:
+async def test_a_lost_connection_cancels_no_call_of_the_handshakes_revisions(opened: Open) -> None:
     """MCP 2025-06-18, Streamable HTTP: disconnection is no cancellation."""
     runner = FakeRunner()
     call = {"method": "tools/call", "params": {"name": "run", "arguments": RUN}}
@@ -521,9 +519,7 @@ async def test_clients_without_the_token_do_not_use_up_connections(opened: Open)
         tasks.cancel_scope.cancel()
 
 
-async def test_new_connections_beyond_the_limit_are_told_and_bounded(
-    opened: Open,
-) -> None:
+async def test_new_connections_beyond_the_limit_are_told_and_bounded(opened: Open) -> None:
     async with opened(max_connections=1) as place, AsyncExitStack() as stack:
         stack.push_async_callback((await stream_of(place, await handshake(place))).aclose)
         told = list[bytes]()

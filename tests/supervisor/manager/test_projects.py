@@ -35,10 +35,7 @@ def test_a_directory_in_home_is_a_project(home: Path) -> None:
     mount = check(home / "code/app", home)
     found = (home / "code/app").stat()
     assert mount == ProjectMount(
-        path=str(home / "code/app"),
-        mount_point="/project",
-        device=found.st_dev,
-        inode=found.st_ino,
+        path=str(home / "code/app"), mount_point="/project", device=found.st_dev, inode=found.st_ino
     )
     assert check("~/code/app", home) == mount
     assert check(f"{home}/code/../code//app/", home) == mount

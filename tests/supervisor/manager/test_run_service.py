@@ -140,9 +140,7 @@ async def test_a_name_taken_again_while_its_session_ends() -> None:
     ],
 )
 async def test_bad_requests_say_what_is_wrong(
-    fields: dict[str, object],
-    error: type[NsmError],
-    says: str,
+    fields: dict[str, object], error: type[NsmError], says: str
 ) -> None:
     async with bench() as it:
         request = RunRequest(client=ALICE, env="python", code="x", session="a")

@@ -9,21 +9,12 @@ from typing import Any
 import pytest
 import trio
 from mcp_types import INVALID_PARAMS
-from trio.testing import (
-    MockClock,
-    lockstep_stream_pair,
-    memory_stream_pair,
-    wait_all_tasks_blocked,
-)
+from trio.testing import MockClock, lockstep_stream_pair, memory_stream_pair, wait_all_tasks_blocked
 
 from fake_runner import FakeRunner, a_project, echo
 from json_peer import Peer, call_params, text_of
 from mcp_peer import attachment, serve_stream, served
-from nsm.wire.errors import (
-    BadProjectError,
-    BadRequestError,
-    InternalError,
-)
+from nsm.wire.errors import BadProjectError, BadRequestError, InternalError
 from nsmd.mcp.attachment import MAX_ATTACH_BYTES, EndpointLoader, parse_attach
 from nsmd.mcp.endpoint import serve
 from nsmd.mcp.messages import MAX_VALUES

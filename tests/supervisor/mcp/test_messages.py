@@ -8,11 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mcp_types import (
-    ErrorData,
-    JSONRPCError,
-    JSONRPCResponse,
-)
+from mcp_types import ErrorData, JSONRPCError, JSONRPCResponse
 
 from nsm.jsonlines import MAX_LINE_BYTES, TooLong
 from nsmd.mcp import messages

@@ -10,12 +10,7 @@ import pytest
 import pictures
 from fake_runner import a_result
 from nsm.wire.code import PLACE, Truncation
-from nsm.wire.errors import (
-    InternalError,
-    NsmError,
-    StartFailedError,
-    WrongEnvironmentError,
-)
+from nsm.wire.errors import InternalError, NsmError, StartFailedError, WrongEnvironmentError
 from nsmd.mcp import render
 from nsmd.mcp.render import ToolReply, render_error, render_result, show_displays, unlike_json
 from nsmd.model.values import Outcome, RunOutcome
@@ -114,10 +109,7 @@ TOLD: dict[str, tuple[RunOutcome, str]] = {
             "(later ones were not kept)]"
         ),
     ),
-    "a new session": (
-        ran("1\n", session="a", created=True),
-        "1\n[session 'a' is new]",
-    ),
+    "a new session": (ran("1\n", session="a", created=True), "1\n[session 'a' is new]"),
     "a session that is not what the model thinks it is": (
         ran(session="a", created=True, replaced="ended 12 min ago (idle timeout)"),
         (
@@ -198,10 +190,7 @@ def test_an_error_has_no_images() -> None:
 
 @pytest.mark.parametrize(
     ("session", "where"),
-    [
-        (None, "save to files, in a session, from where"),
-        ("plots", "save to files from where"),
-    ],
+    [(None, "save to files, in a session, from where"), ("plots", "save to files from where")],
 )
 def test_a_note_about_images_left_out_says_how_to_get_them(session: str | None, where: str) -> None:
     wide = {"image/png": pictures.text(pictures.png(8001, 1))}

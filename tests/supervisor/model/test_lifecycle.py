@@ -6,13 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsmd.model.lifecycle import (
-    Effect,
-    LifecycleError,
-    LifecycleEvent,
-    SessionState,
-    advance,
-)
+from nsmd.model.lifecycle import Effect, LifecycleError, LifecycleEvent, SessionState, advance
 
 LIVE = (SessionState.STARTING, SessionState.IDLE, SessionState.RUNNING)
 

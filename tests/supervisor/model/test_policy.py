@@ -39,9 +39,7 @@ ENVIRONMENT = Environment(
 PROJECT = ProjectMount(path="/srv/mine", mount_point="/project", device=1, inode=2)
 
 SPEC = JailSpec(
-    environment=ENVIRONMENT,
-    project=PROJECT,
-    sizes=JailSizes(workspace_mb=10, tmp_mb=5, shm_mb=3),
+    environment=ENVIRONMENT, project=PROJECT, sizes=JailSizes(workspace_mb=10, tmp_mb=5, shm_mb=3)
 )
 
 

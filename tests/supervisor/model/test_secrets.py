@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nsmd.model.secrets import (
-    SecretRuleError,
-    SecretSource,
-    parse_secret,
-    same_header,
-)
+from nsmd.model.secrets import SecretRuleError, SecretSource, parse_secret, same_header
 
 
 def test_a_secret_has_a_source_hosts_and_uses() -> None:

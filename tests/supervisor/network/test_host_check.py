@@ -24,13 +24,7 @@ from nsmd.network.connections import (
     connect,
 )
 from nsmd.network.decisions import RefusedError
-from nsmd.network.host_check import (
-    embedded,
-    is_own,
-    may_stay,
-    usable_addresses,
-    why_not_public,
-)
+from nsmd.network.host_check import embedded, is_own, may_stay, usable_addresses, why_not_public
 
 SPECIAL = """
     0.0.0.0 0.1.2.3 10.0.0.1 100.64.0.1 100.100.100.200 127.0.0.1 127.255.255.254 168.63.129.16

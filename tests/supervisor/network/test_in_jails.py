@@ -135,8 +135,7 @@ print(answer.decode().splitlines()[0])
 
 @pytest.mark.parametrize("measure", [True, False])
 async def test_code_cannot_hide_a_request_from_the_proxy_and_show_it_to_the_server(
-    measure: bool,
-    monkeypatch: pytest.MonkeyPatch,
+    measure: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server believes Content-Length, and takes what follows for another request."""
     if not measure:

@@ -186,11 +186,7 @@ async def test_a_proxy_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -
     ],
 )
 async def test_where_the_proxy_and_its_login_come_from(
-    tmp_path: Path,
-    settings: dict[str, str],
-    variables: dict[str, str],
-    shown: str,
-    login: str,
+    tmp_path: Path, settings: dict[str, str], variables: dict[str, str], shown: str, login: str
 ) -> None:
     (tmp_path / ".netrc").write_text('machine p.test login ada password "in netrc"\n')
     found = find_upstream(

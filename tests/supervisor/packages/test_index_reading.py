@@ -207,7 +207,7 @@ def test_uv_s_configuration_counts_where_it_names_an_index(world: World) -> None
         "UV_INDEX": "x=https://w.test/ https://x.test/",
     }
     assert urls(world.read({**variables, "UV_NO_CONFIG": "1"})) == [
-        *("https://v.test/", "https://w.test/", "https://x.test/"),
+        *("https://v.test/", "https://w.test/", "https://x.test/")
     ]
     world.write("etc/uv/uv.toml", '[pip]\nindex-url = "https://machine.test/"\n')
     os.unlink(f"{world.home}/.config/uv/uv.toml")
@@ -279,8 +279,7 @@ def test_npm_itself_reads_the_same(world: World) -> None:
     if npm is None:
         pytest.skip("not here: npm is missing")
     world.write(
-        "home/.npmrc",
-        "registry='https://a.test/x'\n@acme:registry=https://${WHO}.test/ # no\n",
+        "home/.npmrc", "registry='https://a.test/x'\n@acme:registry=https://${WHO}.test/ # no\n"
     )
     environ = {"HOME": world.home, "PATH": os.environ["PATH"], "WHO": "who"}
     for key, expected in (("registry", None), ("@acme:registry", "https://who.test/")):

@@ -112,9 +112,7 @@ def test_extras_and_groups_of_a_project_can_be_chosen(tmp_path: Path) -> None:
     )
 
     def chosen(*extras: str, groups: tuple[str, ...] = ()) -> list[str]:
-        return requirements.read(
-            WantedPackages(project=str(file), extras=extras, groups=groups),
-        )
+        return requirements.read(WantedPackages(project=str(file), extras=extras, groups=groups))
 
     assert chosen() == ["a"]
     assert chosen("fast-io", groups=("test",)) == ["a", "b>=1", "c"]

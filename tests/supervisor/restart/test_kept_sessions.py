@@ -27,20 +27,8 @@ from nsmd.fdstore.records import KeptEntries, SessionRecord, SpecRecord, boot_id
 from nsmd.fdstore.store import Kept, NoStore, copies_of
 from nsmd.host.processes import pid_of
 from nsmd.model.policy import policy_of
-from nsmd.model.values import (
-    Environment,
-    JailSizes,
-    JailSpec,
-    NetworkRule,
-    SessionLimits,
-    Tenancy,
-)
-from nsmd.restart.kept_sessions import (
-    LoadedSession,
-    SessionStore,
-    load_sessions,
-    session_id_of,
-)
+from nsmd.model.values import Environment, JailSizes, JailSpec, NetworkRule, SessionLimits, Tenancy
+from nsmd.restart.kept_sessions import LoadedSession, SessionStore, load_sessions, session_id_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
@@ -49,9 +37,7 @@ if TYPE_CHECKING:
     from nsmd.sessions.session import Session
 
 SPEC = JailSpec(
-    environment=Environment(name="python", interpreter="python"),
-    project=None,
-    sizes=JailSizes(),
+    environment=Environment(name="python", interpreter="python"), project=None, sizes=JailSizes()
 )
 OTHER = Environment(name="bash", interpreter="bash")
 SPEC_DATA = records.encode(SpecRecord(spec=SPEC))

@@ -9,12 +9,7 @@ import trio
 import trio.testing
 
 from fakes import FakeAgent, FakeJail
-from nsm.wire.errors import (
-    BadRequestError,
-    InternalError,
-    SessionEndedError,
-    UnknownOperationError,
-)
+from nsm.wire.errors import BadRequestError, InternalError, SessionEndedError, UnknownOperationError
 from nsmd.model.lifecycle import SessionState
 from nsmd.model.values import SessionLimits
 from nsmd.sessions.agent_session import ANSWER_MARGIN_S
@@ -95,9 +90,7 @@ async def test_interrupting_what_runs_and_what_waits() -> None:
     ],
 )
 async def test_why_state_was_lost_is_told_once(
-    first: dict[str, Any],
-    second: dict[str, Any],
-    told_again: bool,
+    first: dict[str, Any], second: dict[str, Any], told_again: bool
 ) -> None:
     lost: dict[str, Any] = {"interpreter_restarted": True, "restart_reason": "it was killed"}
 

@@ -51,11 +51,7 @@ NODE = Tool(
 OWN = NsmPaths(
     python="/opt/python/bin/python3.12",
     library=("/opt/python/lib/python3.12",),
-    packages=(
-        ("nsm", "/opt/nsm/nsm"),
-        ("nsmbox", "/opt/nsm/nsmbox"),
-        ("cbor2", "/opt/nsm/cbor2"),
-    ),
+    packages=(("nsm", "/opt/nsm/nsm"), ("nsmbox", "/opt/nsm/nsmbox"), ("cbor2", "/opt/nsm/cbor2")),
 )
 
 KNOWN = Known(

@@ -300,11 +300,7 @@ def test_the_next_lines_indentation(interpreter: str, code: str, indent: str) ->
 
 @pytest.mark.parametrize(
     ("code", "indent"),
-    [
-        ("if (a) {", "    "),
-        ("if (a) {\n  if (b) {", "    "),
-        ("const a = `\n  {", ""),
-    ],
+    [("if (a) {", "    "), ("if (a) {\n  if (b) {", "    "), ("const a = `\n  {", "")],
 )
 def test_the_next_lines_indentation_in_node(code: str, indent: str) -> None:
     assert with_indent("incomplete", code) == ("incomplete", indent)

@@ -8,17 +8,7 @@ import pytest
 
 import samples
 from nsm.cli.render import formats
-from nsm.cli.top.board import (
-    COLUMNS,
-    KEYS,
-    ORDERS,
-    Action,
-    Board,
-    Line,
-    Rates,
-    ordered,
-    table,
-)
+from nsm.cli.top.board import COLUMNS, KEYS, ORDERS, Action, Board, Line, Rates, ordered, table
 from nsm.wire.messages import read
 from nsm.wire.sessions import SessionRow
 

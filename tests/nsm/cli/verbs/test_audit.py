@@ -166,10 +166,7 @@ def ended(**changes: Any) -> bytes:
             bridge_line("start", "c" * 32, arguments=["a b", "-v", "\x1b[2J"]),
             "starts deploy 'a b' -v '\\x1b[2J'",
         ),
-        (
-            refused("semicolon", ";", "\udc80"),
-            "was refused deploy ';' '\\udc80': semicolon",
-        ),
+        (refused("semicolon", ";", "\udc80"), "was refused deploy ';' '\\udc80': semicolon"),
         (
             refused("too many", *"a" * 100, arguments_in_all=200),
             f"was refused deploy{' a' * 100} …: too many",

@@ -178,11 +178,7 @@ def test_pipes_and_devices_are_written_to(nsm: Nsm, files: FakeFiles, here: Path
 
 @pytest.mark.parametrize("unnamed", [True, False])
 def test_a_failure_leaves_what_was_there(
-    nsm: Nsm,
-    files: FakeFiles,
-    here: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    unnamed: bool,
+    nsm: Nsm, files: FakeFiles, here: Path, monkeypatch: pytest.MonkeyPatch, unnamed: bool
 ) -> None:
     """Also on file systems without files that have no name."""
     if not unnamed:

@@ -56,10 +56,7 @@ def sent(supervisor: FakeSupervisor) -> dict[str, Any]:
 
 @pytest.mark.parametrize("arguments", [[], ["-"], ["-f", "-"]])
 def test_code_from_standard_input(
-    nsm: Nsm,
-    supervisor: FakeSupervisor,
-    monkeypatch: pytest.MonkeyPatch,
-    arguments: list[str],
+    nsm: Nsm, supervisor: FakeSupervisor, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
 ) -> None:
     give_stdin(monkeypatch, "print('ü')\r\n".encode())
     assert nsm("run", "-e", "python", *arguments).code == 0
@@ -93,10 +90,7 @@ def test_standard_input_that_nobody_reads_is_told(
 
 
 def test_the_home_directory_is_no_project_and_that_is_said_once(
-    nsm: Nsm,
-    supervisor: FakeSupervisor,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
+    nsm: Nsm, supervisor: FakeSupervisor, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
     session = samples.run_result()["session"]
@@ -118,11 +112,7 @@ def test_the_home_directory_is_no_project_and_that_is_said_once(
     ],
 )
 def test_files_that_hold_no_code(
-    nsm: Nsm,
-    supervisor: FakeSupervisor,
-    tmp_path: Path,
-    data: bytes,
-    error: str,
+    nsm: Nsm, supervisor: FakeSupervisor, tmp_path: Path, data: bytes, error: str
 ) -> None:
     file = tmp_path / "x"
     file.write_bytes(data)
@@ -133,10 +123,7 @@ def test_files_that_hold_no_code(
 
 
 def test_no_code_is_read_through_a_link(
-    nsm: Nsm,
-    supervisor: FakeSupervisor,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    nsm: Nsm, supervisor: FakeSupervisor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here = tmp_path / "here"
     here.mkdir()
@@ -165,10 +152,7 @@ def test_no_code_is_read_through_a_link(
     ],
 )
 def test_wrong_usage(
-    nsm: Nsm,
-    monkeypatch: pytest.MonkeyPatch,
-    arguments: list[str],
-    error: str,
+    nsm: Nsm, monkeypatch: pytest.MonkeyPatch, arguments: list[str], error: str
 ) -> None:
     give_stdin(monkeypatch, b"", terminal=True)
     said = nsm("run", *arguments)
@@ -192,10 +176,7 @@ def test_wrong_usage(
     ],
 )
 def test_exit_codes(
-    nsm: Nsm,
-    supervisor: FakeSupervisor,
-    changes: dict[str, Any],
-    code: int,
+    nsm: Nsm, supervisor: FakeSupervisor, changes: dict[str, Any], code: int
 ) -> None:
     supervisor.handlers["run"] = ran(**changes)
     assert nsm("run", "-e", "python", "x").code == code

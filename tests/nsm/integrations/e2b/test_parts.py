@@ -85,10 +85,7 @@ def test_a_line_without_end_is_output_and_not_kept() -> None:
 
 @pytest.mark.parametrize(
     "event",
-    [
-        {"type": "result", "text": 1, "html": ["x"], "data": "no", "secret": "x"},
-        {"type": "result"},
-    ],
+    [{"type": "result", "text": 1, "html": ["x"], "data": "no", "secret": "x"}, {"type": "result"}],
 )
 def test_a_result_has_only_the_fields_that_clients_know(event: dict[str, Any]) -> None:
     assert checked(event) == {"type": "result", "is_main_result": False}

@@ -233,7 +233,7 @@ def test_metadata_names_programs_or_artifacts(tmp_path: Path) -> None:
                 "lost": {"artifact": "/nowhere"},
                 "half": {"exec": run, "session_exec": "/nowhere/s", "interpreter_type": "bash"},
                 "Bad Name": {"exec": run},
-            },
+            }
         }
     )
     found = scan_metadata(text, DEFAULTS, OWNERS)

@@ -178,11 +178,7 @@ def not_a_device(world: GpuWorld) -> None:
         ("nvidia:7", as_it_is, "no /dev/nvidia7; there is nvidia:0, nvidia:1"),
         ("nvidia", closed("/dev/nvidia1"), "/dev/nvidia1 (mode 0666, owner 0, group 0) is closed"),
         ("amd", as_it_is, "no /dev/kfd"),
-        (
-            "amd",
-            kfd_alone,
-            "no /dev/dri/renderD* of the module amdgpu",
-        ),
+        ("amd", kfd_alone, "no /dev/dri/renderD* of the module amdgpu"),
         ("dri", as_it_is, "no /dev/dri/renderD*"),
     ],
 )

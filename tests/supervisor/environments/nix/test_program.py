@@ -22,10 +22,7 @@ from hypothesis import strategies as st
 from fake_nix import FakeNix
 from nsm.wire.decode import decode
 from nsm.wire.errors import NixFailedError, NixUnavailableError
-from nsmd.environments.nix.messages import (
-    MAX_ERROR_CHARS,
-    NixLogReader,
-)
+from nsmd.environments.nix.messages import MAX_ERROR_CHARS, NixLogReader
 from nsmd.environments.nix.program import (
     Nix,
     NixExitError,

@@ -13,16 +13,11 @@ from pathlib import Path
 import pytest
 import trio
 
-from nsm.wire.errors import (
-    BadRequestError,
-    EnvironmentUnavailableError,
-)
+from nsm.wire.errors import BadRequestError, EnvironmentUnavailableError
 from nsmd.environments.host_presets import find_python_in
 from nsmd.environments.project import reading
 from nsmd.environments.project.agreements import load_agreements
-from nsmd.environments.project.environment_manager import (
-    ProjectEnvironmentManager,
-)
+from nsmd.environments.project.environment_manager import ProjectEnvironmentManager
 from nsmd.environments.project.reading import read
 from nsmd.host import event_loop
 from nsmd.model.settings import Settings

@@ -11,12 +11,7 @@ import pytest
 
 from nsmd.environments.project import package_lists, reading
 from nsmd.environments.project.package_lists import MAX_FILES, ListCopies, is_list, signature
-from nsmd.environments.project.reading import (
-    MAX_ENTRIES,
-    NoEnvironmentError,
-    find_all,
-    read,
-)
+from nsmd.environments.project.reading import MAX_ENTRIES, NoEnvironmentError, find_all, read
 from nsmd.model.packages import WantedPackages
 from nsmd.packages.locks import MAX_LOCK_BYTES
 from realjail import mount_of

@@ -136,9 +136,7 @@ async def test_limits_of_the_kernel_hold_as_written(enforcer: LimitEnforcer, for
     assert not Path(heavy.directory).exists()
 
 
-async def test_a_child_that_is_killed_is_told_too(
-    enforcer: LimitEnforcer,
-) -> None:
+async def test_a_child_that_is_killed_is_told_too(enforcer: LimitEnforcer) -> None:
     async with open_world(enforcer) as world:
         await world.run("a", "kept = 7")
         code = GREEDY_CHILD.replace("LOOP", repr(SHARED_LOOP))

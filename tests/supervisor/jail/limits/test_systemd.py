@@ -211,10 +211,7 @@ async def test_only_who_has_divided_a_tree_goes_on_with_it(
 
 
 async def test_a_scope_that_was_stopped_is_asked_for_again(
-    started: dict[str, str],
-    programs: Programs,
-    fake: FakeTree,
-    monkeypatch: pytest.MonkeyPatch,
+    started: dict[str, str], programs: Programs, fake: FakeTree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = Held()
     jail = FakeJail(17, spec())

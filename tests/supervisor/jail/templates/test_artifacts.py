@@ -13,24 +13,14 @@ from nsmd.jail import process, starting
 from nsmd.jail.program_code import source_of
 from nsmd.jail.templates import TemplateLauncher, open_templates
 from nsmd.model.values import Environment
-from realjail import (
-    environments,
-    is_fork,
-    mount_of,
-    needs_bwrap,
-    open_cold,
-    open_session,
-)
+from realjail import environments, is_fork, mount_of, needs_bwrap, open_cold, open_session
 
 pytestmark = [pytest.mark.jail, needs_bwrap]
 
 
 @asynccontextmanager
 async def open_launcher(folder: Path) -> AsyncGenerator[TemplateLauncher]:
-    async with (
-        open_cold(str(folder / "home")) as cold,
-        open_templates(cold) as made,
-    ):
+    async with open_cold(str(folder / "home")) as cold, open_templates(cold) as made:
         assert isinstance(made, TemplateLauncher)
         yield made
 
@@ -102,10 +92,7 @@ async def test_an_agent_of_another_version_is_used_as_far_as_it_goes(folder: Pat
         return text.replace('"execute.result",\n', '"execute.result",\n    "teleport",\n')
 
     older = replace_in(write_artifact(folder), "agent", age)
-    async with (
-        open_launcher(folder) as forking,
-        open_session(older, launcher=forking) as session,
-    ):
+    async with open_launcher(folder) as forking, open_session(older, launcher=forking) as session:
         assert is_fork(session.jail)
         assert (await session.run("print(6 * 7)")).stdout == "42\n"
 

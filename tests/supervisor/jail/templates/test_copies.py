@@ -257,14 +257,8 @@ async def test_forks_of_an_artifact_s_template_copy_and_its_other_sessions_refus
     with open_directory() as folder:
         artifact = environment_of(write_artifact(folder, "copying", interpreter="bash"))
         spec = jail_spec(artifact, copied(project))
-        async with (
-            open_cold() as cold,
-            open_templates(cold) as forking,
-        ):
-            async with (
-                launched(forking, spec) as jail,
-                talking_to(jail, "bash") as session,
-            ):
+        async with open_cold() as cold, open_templates(cold) as forking:
+            async with launched(forking, spec) as jail, talking_to(jail, "bash") as session:
                 assert is_fork(jail)
                 await session.run("echo changed > /project/README")
                 assert (await session.run("cat /project/README")).stdout == "changed\n"

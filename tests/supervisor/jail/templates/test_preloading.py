@@ -16,13 +16,7 @@ import trio.testing
 from nsmd.host.processes import children_of
 from nsmd.jail.templates import TemplateLauncher, open_templates
 from nsmd.model.values import Environment
-from realjail import (
-    is_fork,
-    needs_bwrap,
-    new_launcher,
-    open_directory,
-    open_session,
-)
+from realjail import is_fork, needs_bwrap, new_launcher, open_directory, open_session
 from sandbox.template import server
 from venvs import WRITES, in_venv, make_venv
 
@@ -196,10 +190,7 @@ if (pid := os.fork()) == 0:
 _ = os.waitpid(pid, 0)
 """
     environment = in_venv(python, venv, "locks", "raises", "keeps")
-    async with (
-        open_launcher() as forking,
-        open_session(environment, launcher=forking) as session,
-    ):
+    async with open_launcher() as forking, open_session(environment, launcher=forking) as session:
         assert is_fork(session.jail)
         assert (await session.run(code)).stdout == "False\nFalse ['child']\n"
 

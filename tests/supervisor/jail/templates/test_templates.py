@@ -637,10 +637,7 @@ async def test_a_kept_template_of_other_programs_is_closed(python: Environment) 
 
 
 PYTHON = Environment(
-    name="python",
-    interpreter="python",
-    agent_python="/usr/bin/python3",
-    program="/usr/bin/python3",
+    name="python", interpreter="python", agent_python="/usr/bin/python3", program="/usr/bin/python3"
 )
 
 

@@ -336,9 +336,7 @@ def pythons(session: LiveSession) -> list[bytes]:
     ]
 
 
-async def test_modules_that_replace_standard_input_are_not_forked(
-    image: Environment,
-) -> None:
+async def test_modules_that_replace_standard_input_are_not_forked(image: Environment) -> None:
     async with session_of(image, "heavy", "talking") as (session, launcher):
         (template,) = launcher.templates
         assert "standard input" in template.failed["heavy"]
@@ -374,10 +372,7 @@ async def test_a_worker_that_has_others_descriptors_or_page_is_not_used(
     environment = replace(image, preload=("heavy",))
     with open_stage() as stage:
         weak = WeakLauncher(Weakness(template=weakness), stage)
-    async with (
-        forking(weak) as launcher,
-        open_session(environment, launcher=launcher) as session,
-    ):
+    async with forking(weak) as launcher, open_session(environment, launcher=launcher) as session:
         (template,) = launcher.templates
         assert set(template.imported) == {"heavy"}
         ran = await session.run("import heavy, os; print(heavy.made_in == os.getpid())")

@@ -130,9 +130,7 @@ def built(bash_layer: bytes) -> Iterator[tuple[Path, Installed, Environment]]:
         yield place, made, environment_of(place, made, image)
 
 
-async def test_sessions_have_the_images_files(
-    built: tuple[Path, Installed, Environment],
-) -> None:
+async def test_sessions_have_the_images_files(built: tuple[Path, Installed, Environment]) -> None:
     _, made, environment = built
     assert (environment.interpreter, environment.program) == ("bash", "/opt/bash")
     assert environment.directory == "/app"

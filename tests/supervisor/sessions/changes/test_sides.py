@@ -21,13 +21,7 @@ import pytest
 import trio
 
 from nsm import below
-from nsmd.sessions.changes import (
-    AgreedChange,
-    Change,
-    application,
-    comparison,
-    review,
-)
+from nsmd.sessions.changes import AgreedChange, Change, application, comparison, review
 from nsmd.sessions.changes.application import RENAME_EXCHANGE
 from nsmd.sessions.changes.comparison import MAX_PATH_BYTES, Sides, change_at, compare
 
@@ -321,11 +315,7 @@ def test_changes_since_the_review_are_left_alone(world: World) -> None:
     world.write("session", "another")
     refused = world.apply(wanted)
     assert set(refused) == {"gone", "host", "new", "session"}
-    assert world.tree() == {
-        "gone": "by somebody, too",
-        "host": "by somebody",
-        "new": "came to be",
-    }
+    assert world.tree() == {"gone": "by somebody, too", "host": "by somebody", "new": "came to be"}
 
 
 def test_changes_of_the_host_since_the_beginning_need_force(world: World) -> None:
@@ -522,7 +512,7 @@ def test_changes_are_taken_back(world: World) -> None:
         os.close(fd)
     assert (gone, refused) == (len(changes), [])
     assert {str(p.relative_to(shown)) for p in shown.rglob("*")} == {
-        *("edited", "link", "tree", "tree/a", "tree/a/leaf"),
+        *("edited", "link", "tree", "tree/a", "tree/a/leaf")
     }
     assert (shown / "edited").read_text() == "old"
     assert stat.S_IMODE((shown / "edited").stat().st_mode) == 0o755

@@ -277,10 +277,7 @@ async def test_running_code_stays_in_the_transcript(
             truncated={"stdout": Truncation(omitted_bytes=1, file=WORDS)},
         ),
         Outcome(
-            stdout="",
-            stderr="",
-            exit_code=0,
-            displays=tuple({f"a/{n:090}": 1} for n in range(100)),
+            stdout="", stderr="", exit_code=0, displays=tuple({f"a/{n:090}": 1} for n in range(100))
         ),
         InternalError(WORDS),
     ],
