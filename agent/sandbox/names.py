@@ -54,7 +54,11 @@ IPV6_FREEBIND = 78
 SEND_BYTES = 4096
 """Bytes of connections that wait for the supervisor; others wait in the kernel's queues."""
 
-_NAME = re.compile(rb"[a-z0-9_-]{1,63}(?:\.[a-z0-9_-]{1,63})*")
+_NUMBER = rb"(?:[0-9]+|0x[0-9a-f]*)\Z"
+_LABEL = rb"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?"
+_NAME = re.compile(rb"(?:%b\.)*(?!%b)%b" % (_LABEL, _NUMBER, _LABEL))
+"""A name of `nsmd.model.host_rules`, which takes what ends in a number for an address."""
+
 _A, _AAAA, _INTERNET = 1, 28, 1
 _KINDS = {_A: socket.AF_INET, _AAAA: socket.AF_INET6}
 _FOUND, _MALFORMED, _UNKNOWN = 0, 1, 3
@@ -169,7 +173,9 @@ class NamedHosts:
         """Have a listener for each port of a name, where there are none. Returns its addresses."""
         known = self._listeners.pop(name, None)
         if known is None:
-            while sum(map(len, self._listeners.values())) + 2 * len(ports) > MAX_LISTENERS:
+            room = MAX_LISTENERS - 2 * len(ports)
+            # One without any counts, too: a server of the session may have its ports everywhere.
+            while sum(len(each) or 1 for each in self._listeners.values()) > room:
                 self._forget(next(iter(self._listeners)))
             known = []
             # The same in a fork, and after a restart, unless two names want one address.

@@ -48,7 +48,7 @@ class NamespaceListener:
         except BaseException:
             os.close(descriptor)
             raise
-        _never_linger(self._socket)
+        never_linger(self._socket)
         try:
             self.port = _checked_port(self._socket)
         except BaseException:
@@ -110,7 +110,7 @@ class _Accepting:
         """Accept; runs in the thread."""
         connection, _ = self._listener.accept()
         connection.setblocking(False)
-        _never_linger(connection)
+        never_linger(connection)
         with self._lock:
             if self._wanted:
                 self._connection = connection
@@ -131,9 +131,10 @@ class _Accepting:
         return connection
 
 
-def _never_linger(connection: socket.socket) -> None:
-    # Otherwise close waits for the other end, here in the whole supervisor; accepted sockets
-    # inherit the option. The system call filter, if there is one, keeps code from setting it.
+def never_linger(connection: socket.socket) -> None:
+    """Have close(2) not wait for the other end, here in the whole supervisor."""
+    # Accepted sockets inherit the option. The system call filter, if there is one, keeps code from
+    # setting it.
     with suppress(OSError):  # it is no socket for which that has a meaning
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NEVER)
 

@@ -12,6 +12,7 @@ import trio
 
 from nsmd.fdstore.holder import receive_one
 from nsmd.model.host_rules import AllowList, BadHostError, parse_host, parse_port
+from nsmd.network.listener import never_linger
 
 MAX_MESSAGE_BYTES = 512
 
@@ -125,6 +126,7 @@ def _connection(descriptor: int) -> trio.SocketStream:
     except OSError:
         os.close(descriptor)
         raise NamedError("has passed what is not a socket") from None
+    never_linger(passed)
     expected = (
         (socket.SO_DOMAIN, (socket.AF_INET, socket.AF_INET6)),
         (socket.SO_TYPE, (socket.SOCK_STREAM,)),

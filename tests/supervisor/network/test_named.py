@@ -115,6 +115,7 @@ async def test_ports_names_and_floods_are_bounded() -> None:
                 "tell('world.test', PORT, socket.AF_INET); everywhere.close()\n"
                 "for number in range(200): socket.getaddrinfo(f'n{number}.sub.test', PORT)\n"
                 "tell('n199.sub.test', PORT); tell('world.test', PORT)\n"
+                "tell('world.1', PORT)\n"
                 "asker = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n"
                 "asker.connect(('198.18.0.1', 53)); asker.settimeout(5)\n"
                 "head = b'ab\\0\\0\\0\\1' + bytes(6)\n"
@@ -131,6 +132,7 @@ async def test_ports_names_and_floods_are_bounded() -> None:
                 "False",  # it has no address of that family
                 "world: GET /named ",
                 "world: GET /named ",
+                "True",  # a name that means an address to others, which end the channel for it
                 "0 b'\\x00\\x00'",
                 "world: GET /named ",
             ]

@@ -24,6 +24,7 @@ from nsmd.model.values import NetworkRule
 from nsmd.network import listener, session_proxy
 from nsmd.network.gateway import Gateway
 from nsmd.network.listener import ListenerError, NamespaceListener
+from nsmd.network.named import NamedChannel
 from nsmd.network.session_proxy import MAX_SESSION_CONNECTIONS
 from processes import descriptors
 from proxy_bench import ALLOWED, open_bench, read_all, say, tunnel_to
@@ -154,6 +155,18 @@ async def test_connections_of_a_listener_that_lingers_are_closed_at_once() -> No
         assert taken.socket.getsockopt(socket.SOL_SOCKET, socket.SO_LINGER, 8)[:4] == bytes(4)
         await taken.aclose()
     one.close()
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    channel = NamedChannel(ours.detach())
+    with theirs, socket.create_server(("127.0.0.1", 0)) as server:
+        passed = socket.create_connection(server.getsockname())
+        passed.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, lingers)
+        socket.send_fds(theirs, [b"connected a.test 80"], [passed.fileno()])
+        said = await channel.receive()
+        assert said.connection is not None
+        assert passed.getsockopt(socket.SOL_SOCKET, socket.SO_LINGER, 8)[:4] == bytes(4)
+        passed.close()
+        await said.connection.aclose()
+    channel.close()
 
 
 def test_a_socket_that_is_refused_does_not_linger() -> None:
