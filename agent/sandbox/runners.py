@@ -90,7 +90,13 @@ class RunnerSession(SharedSession):
         if not self._name:
             name = f"{self._runner}-{os.urandom(8).hex()}"  # no program has made one in its place
             try:
-                os.mkdir(name, dir_fd=self.top_fd)
+                try:
+                    os.mkdir(name, dir_fd=self.top_fd)
+                except FileNotFoundError:  # a program has removed it with all that is in it
+                    before = self.top_fd
+                    self.open()
+                    os.close(before)
+                    os.mkdir(name, dir_fd=self.top_fd)
             except OSError as error:
                 error.filename = self._top  # which people know
                 raise

@@ -182,6 +182,7 @@ ATTACKS = {
     ),
     "fills its directory": "x = open('x', 'wb')\nwhile True: x.write(bytes(2**20)); x.flush()",
     "removes its directory": "import os; os.rmdir(os.getcwd())",
+    "removes all directories": "import shutil; shutil.rmtree('/workspace/.fresh')",
     "links its directory": (
         "import os, shutil; d = os.getcwd(); os.rmdir(d); os.symlink('/workspace/work', d)"
     ),
@@ -205,16 +206,18 @@ def test_a_killed_runner_fails_its_program_which_is_not_run_again(client: Client
     assert results_of(client, "print(open('/workspace/ran').read())")[0].stdout == "x\n"
 
 
-def test_a_program_that_kills_what_forks_python_harms_none(client: Client) -> None:
-    kill = """
+@pytest.mark.parametrize("how", ["SIGKILL", "SIGSTOP"])
+def test_a_program_that_ends_what_forks_python_harms_none(client: Client, how: str) -> None:
+    find = """
 import os, signal
 runner = os.getppid()
 children = open(f'/proc/{runner}/task/{runner}/children').read().split()
-(server,) = {*map(int, children)} - {os.getpid()}
-os.kill(server, signal.SIGKILL)
+servers = {*map(int, children)} - {os.getpid()}
 """
-    results = results_of(client, kill, "1", "1", at_once=1)
+    hit = f"{find}for each in servers: os.kill(each, signal.{how})"
+    results = results_of(client, hit, "1", f"{find}print(servers)", at_once=1)
     assert [result.exit_code for result in results] == [0] * 3
+    assert results[-1].stdout == "set()\n"  # one that goes on later would fork for nobody
 
 
 def test_what_the_session_has_started_outlives_a_runner(client: Client) -> None:

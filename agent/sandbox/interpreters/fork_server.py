@@ -22,6 +22,7 @@ from sandbox.linux import (
     go_first_without_memory,
     prctl,
 )
+from sandbox.processes import signal_child
 from sandbox.shared_page import SharedPage
 from sandbox.workers.python.worker import run_worker
 
@@ -80,6 +81,7 @@ class ForkServer:
             return int(self._requests.recv(MAX_PATH_BYTES))
         except (OSError, ValueError):  # code has killed or stopped it
             self._requests.close()
+            signal_child(self.pid, signal.SIGKILL)  # else it could still fork, when it goes on
             return 0
 
 
