@@ -355,9 +355,15 @@ class SharedSandbox:
             if self._ending is None:  # it was never used
                 return
             self._ending.detach()
-            if self._sandbox is not None:
-                await self._sandbox.aclose()
-            await self._client.aclose()
+            await _end_sandboxes(self._client, [self._sandbox] if self._sandbox is not None else [])
+
+
+async def _end_sandboxes(client: AsyncClient, sandboxes: Sequence[AsyncSandbox]) -> None:
+    """End sandboxes and their client."""
+    client.autostart = False  # they have ended with a supervisor that is gone
+    for sandbox in sandboxes:
+        await sandbox.aclose()
+    await client.aclose()
 
 
 async def _while_fed(job: AsyncJob, data: bytes, collect: Callable[[], Awaitable[T]]) -> T:
@@ -441,12 +447,7 @@ class Background:
         return ending
 
     def _end(self, client: AsyncClient, sandboxes: Sequence[AsyncSandbox]) -> Future[None]:
-        async def end() -> None:
-            for sandbox in sandboxes:
-                await sandbox.aclose()
-            await client.aclose()
-
-        return self.start(end)
+        return self.start(partial(_end_sandboxes, client, sandboxes))
 
     def _end_all(self) -> None:
         """End what the program has left open. Threads still run when it ends."""

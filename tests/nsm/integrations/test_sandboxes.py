@@ -137,6 +137,15 @@ def test_a_sandbox_under_asyncio_finds_the_next_supervisor(monkeypatch: pytest.M
         end_supervisor(it.socket)
 
 
+def test_the_end_of_a_sandbox_starts_no_supervisor() -> None:
+    with tempfile.TemporaryDirectory(prefix="nsm-") as path:
+        with supervisor(Path(path)) as it:
+            sandbox = AdapterSandbox("late", socket_path=it.socket)
+            run(sandbox, "true")
+        sandbox.close()
+        assert not Path(it.socket).exists()
+
+
 def test_another_one_attaches_to_the_session(running: Supervisor, sandbox: AdapterSandbox) -> None:
     run(sandbox, "echo a >f")
     other = AdapterSandbox("test", session=sandbox.session, socket_path=running.socket)
