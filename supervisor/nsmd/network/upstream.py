@@ -34,8 +34,10 @@ from nsmd.network.connections import MAX_ADDRESSES, Resolve, connect, look_up
 from nsmd.network.decisions import RefusedError
 from nsmd.network.secrets.vault import LEAST_AGE_S, SourceError, read_value
 
-ANSWER_TIMEOUT_S = 30.0
-"""Time for its answer to CONNECT: it connects to the host meanwhile."""
+ANSWER_TIMEOUT_S = 20.0
+"""Time for its answer to CONNECT: it connects to the host meanwhile. Code has 30 s by default, and
+is told why it waits in vain.
+"""
 
 MAX_HEAD_BYTES = 16 * 1024
 
@@ -43,6 +45,10 @@ _HEAD_END = b"\r\n\r\n"
 _SCHEME = re.compile(rb"(?im)^proxy-authenticate:[ \t]*([a-z][a-z0-9-]{0,30})")
 _CONFIGURED = "`[network] upstream` in config.toml"
 _INSTEAD = 'The user can set another one, or "off", as `[network] upstream` in config.toml'
+_LOGIN = (
+    "The user can put one into ~/.netrc, or name its source as `[network] upstream_login` in "
+    "config.toml"
+)
 
 Login = Callable[[str], str]
 """Reads `USER:PASSWORD` for the host of a proxy; empty for none. Blocks. Raises `SourceError`."""
@@ -119,12 +125,12 @@ class Upstream:
         """Read the logins that are in no URL. Raises `RefusedError`."""
         for url in self.urls:
             with suppress(BadProxyError):
-                place, _, login = read_proxy_url(url)
+                place, port, login = read_proxy_url(url)
                 if not login:
-                    await self._known_login(str(place))
+                    await self._known_login(str(place), show_host(place, port))
 
-    async def _known_login(self, place: str) -> str:
-        """Return the login for the proxy at a host, read once."""
+    async def _known_login(self, place: str, name: str) -> str:
+        """Return the login for the proxy at a host, read once; `name` is for people."""
         async with self._reading:  # some sources ask the person
             why, until_s = self._failure
             if place not in self._logins and time.monotonic() > until_s:
@@ -135,7 +141,7 @@ class Upstream:
                     why = f"needs a login: {error}"
                     self._failure = why, time.monotonic() + LEAST_AGE_S
         if place not in self._logins:
-            raise self._unusable(place, why)
+            raise self._unusable(name, why, _LOGIN)
         return self._logins[place][0]
 
     async def connect(self, url: str, host: Host, port: int, resolve: Resolve) -> trio.SocketStream:
@@ -143,16 +149,14 @@ class Upstream:
         target = show_host(host, port)
         stream, name, login = await self._reach(url, resolve)
         try:
-            place = name.rpartition(":")[0].strip("[]")
-            login = login or await self._known_login(place)
-            told = f"Basic {b64encode(login.encode()).decode()}"
-            request = f"CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n"
-            request += f"Proxy-Authorization: {told}\r\n\r\n" if login else "\r\n"
+            place = _place_of(name)
+            login = login or await self._known_login(place, name)
+            request = f"CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n{_header(login)}\r\n"
             status, head = await self._ask(stream, name, request, target)
             if status == HTTPStatus.PROXY_AUTHENTICATION_REQUIRED:
                 if time.monotonic() > self._logins.get(place, ("", 0.0))[1] + LEAST_AGE_S:
                     self._logins.pop(place, None)  # its source may have another one by now
-                raise self._unusable(name, why_no_login(head, login))  # noqa: TRY301
+                raise self._no_login(name, head, login)  # noqa: TRY301
             if not 200 <= status < 300:
                 # Its own words are left out: they could repeat what it was sent.
                 why = f"does not lead to {target}: it answers {status}"
@@ -163,14 +167,23 @@ class Upstream:
         return stream
 
     async def check(self, url: str, resolve: Resolve) -> None:
-        """Check that the proxy at a URL answers, without a login. Raises `RefusedError`."""
-        stream, name, _ = await self._reach(url, resolve)
-        async with stream:
+        """Check that the proxy at a URL answers, and takes the login if it asks for one. Raises
+        `RefusedError`.
+        """
+        login = ""
+        for attempt in range(2):
+            stream, name, own = await self._reach(url, resolve)
             # It is for the proxy itself (RFC 9110, 9.3.7), so nothing leaves the company.
-            request = f"OPTIONS http://{name}/ HTTP/1.1\r\nHost: {name}\r\nMax-Forwards: 0\r\n\r\n"
-            status, head = await self._ask(stream, name, request, "itself")
-        if status == HTTPStatus.PROXY_AUTHENTICATION_REQUIRED and not _takes_basic(head):
-            raise self._unusable(name, why_no_login(head, ""))
+            request = f"OPTIONS http://{name}/ HTTP/1.1\r\nHost: {name}\r\nMax-Forwards: 0\r\n"
+            request += f"{_header(login)}\r\n"
+            async with stream:
+                status, head = await self._ask(stream, name, request, "itself")
+            if status != HTTPStatus.PROXY_AUTHENTICATION_REQUIRED:
+                return
+            if attempt == 0 and _takes_basic(head):
+                login = own or await self._known_login(_place_of(name), name)
+            if attempt or not login:
+                raise self._no_login(name, head, login)
 
     async def _reach(self, url: str, resolve: Resolve) -> tuple[trio.SocketStream, str, str]:
         """Connect to a proxy; returns its host and port, and the login in its URL, too."""
@@ -210,10 +223,22 @@ class Upstream:
             raise self._unusable(name, "answers with something other than HTTP")
         return status, head
 
-    def _unusable(self, name: str, why: str) -> RefusedError:
+    def _no_login(self, name: str, head: bytes, login: str) -> RefusedError:
+        """Say why a proxy that asks for a login (407) did not get one that it takes."""
+        if not _takes_basic(head):
+            schemes = dict.fromkeys(each.decode() for each in _SCHEME.findall(head))
+            return self._unusable(
+                name,
+                f"asks for a login by {', '.join(schemes)}, where nsm can use Basic only: a helper "
+                "such as cntlm or px, on a port of this machine, translates",
+            )
+        why = "does not accept the login (407)" if login else "asks for a login (407)"
+        return self._unusable(name, why, _LOGIN)
+
+    def _unusable(self, name: str, why: str, instead: str = _INSTEAD) -> RefusedError:
         return RefusedError(
             "upstream",
-            f"The upstream proxy {name}{' ' if name else ''}(of {self._origin}) {why}. {_INSTEAD}.",
+            f"The upstream proxy {name}{' ' if name else ''}(of {self._origin}) {why}. {instead}.",
         )
 
 
@@ -241,20 +266,16 @@ def status_of(head: bytes) -> int | None:
     return int(found[1]) if found is not None and _HEAD_END in head else None
 
 
-def why_no_login(head: bytes, login: str) -> str:
-    """Return why a proxy that asks for a login (407) did not get one that it takes."""
-    if not _takes_basic(head):
-        schemes = dict.fromkeys(each.decode() for each in _SCHEME.findall(head))
-        return (
-            f"asks for a login by {', '.join(schemes)}, where nsm can use Basic "
-            "only: a helper such as cntlm or px, on a port of this machine, translates"
-        )
-    if login:
-        return "does not accept the login (407)"
-    return (
-        "asks for a login (407): put it into ~/.netrc, or name its source as `[network] "
-        "upstream_login` in config.toml"
-    )
+def _place_of(name: str) -> str:
+    """Return the host of a proxy that is shown with its port."""
+    return name.rpartition(":")[0].strip("[]")
+
+
+def _header(login: str) -> str:
+    """Make the line with a login; empty without one."""
+    if not login:
+        return ""
+    return f"Proxy-Authorization: Basic {b64encode(login.encode()).decode()}\r\n"
 
 
 def _takes_basic(head: bytes) -> bool:

@@ -215,12 +215,18 @@ def test_faults_of_the_audit_and_of_restarts_are_told(
     assert detail in row.detail
 
 
+ACCEPTS = b"HTTP/1.1 200 OK\r\n\r\n"
+ASKS = b"HTTP/1.0 407 x\r\nProxy-Authenticate: Basic\r\n\r\n"
+
+
 @pytest.mark.parametrize(
     ("here", "supervisor_s", "answer", "status", "detail"),
     [
         ("", "", b"", "", ""),
-        ("eve:secret@127.0.0.1:{}", None, b"HTTP/1.1 200 OK\r\n\r\n", "ok", "it answers"),
-        ("127.0.0.1:{}", None, b"HTTP/1.0 407 x\r\nProxy-Authenticate: Basic\r\n\r\n", "ok", "it"),
+        ("eve:secret@127.0.0.1:{}", None, ACCEPTS, "ok", "it answers"),
+        ("eve:secret@127.0.0.1:{}", None, ASKS, "ok", "it answers"),
+        ("ada:secret@127.0.0.1:{}", None, ASKS, "warn", "does not accept the login (407)"),
+        ("127.0.0.1:{}", None, ASKS, "warn", "asks for a login (407). The user can put one into"),
         (
             "127.0.0.1:{}",
             None,
@@ -251,10 +257,12 @@ def test_the_upstream_proxy_is_the_supervisor_s_and_answers(
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve() -> None:
-            client, _ = server.accept()
-            with client:
-                assert client.recv(4096).startswith(b"OPTIONS http://127.0.0.1:")
-                client.sendall(answer)
+            for _ in range(2 if "@" in here and answer == ASKS else 1):
+                client, _ = server.accept()
+                with client:
+                    asked = client.recv(4096)
+                    assert asked.startswith(b"OPTIONS http://127.0.0.1:")
+                    client.sendall(ACCEPTS if b": Basic ZXZlOnNlY3JldA==\r" in asked else answer)
 
         thread = threading.Thread(target=serve)
         if answer:

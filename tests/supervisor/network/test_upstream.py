@@ -224,7 +224,7 @@ async def test_a_source_that_fails_is_asked_again_only_after_a_while(
 
         async with trio.open_nursery() as nursery:
             for _ in range(9):
-                nursery.start_soon(why, "127.0.0.1 .* needs a login: the keyring is locked")
+                nursery.start_soon(why, "127.0.0.1:.* needs a login: the keyring is .*netrc")
         assert asked == ["127.0.0.1"]
         for age_s, times in ((0, 2), (0, 3), (99, 4), (99, 4)):
             monkeypatch.setattr(upstream, "LEAST_AGE_S", age_s)

@@ -65,8 +65,8 @@ def read_value(source: SecretSource, variables: Mapping[str, str]) -> str:
         case "environment":
             if first not in variables:
                 raise SourceError(
-                    f"the supervisor's environment has no variable {first}; it has those with "
-                    "which it was started"
+                    f"the supervisor's environment has no variable {first}. Commands that start it "
+                    "pass on few: start nsm-supervisor by systemd, or in a shell that has it"
                 )
             data = os.fsencode(variables[first])
     return _checked(data)
