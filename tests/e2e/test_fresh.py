@@ -445,6 +445,9 @@ def test_nsm_map_refuses_a_wrong_number_at_once(shared: Supervisor, number: str)
     done = shared.run("nsm", "map", "-s", "one", "-n", number, "-")
     assert done.returncode == 2
     assert "--at-once" in done.stderr
+    done = shared.run("nsm", "map", "-s", "one", "-t", "0", "-")
+    assert (done.returncode, done.stdout) == (125, "")
+    assert "seconds above 0" in done.stderr
 
 
 def test_programs_of_a_new_session_need_an_environment(client: Client, shared: Supervisor) -> None:

@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING
 from nsm.client import places
 from nsm.client.steps import AsyncPart, BlockingPart, Calls, ask
 from nsm.wire.code import RunOptions
-from nsm.wire.errors import BadRequestError, DisconnectedError, FateUnknownError, NsmError
+from nsm.wire.errors import (
+    BadRequestError,
+    DisconnectedError,
+    FateUnknownError,
+    NsmError,
+    ShuttingDownError,
+)
 from nsm.wire.fresh import (
     MAX_PROGRAMS,
     NOT_RUN,
@@ -113,8 +119,7 @@ class MapMethods(Calls):
         if not isinstance(program, FreshProgram):
             raise BadRequestError(f"a program is text or an nsm.FreshProgram, not {given!r:.80}")
         limit = self._timeout_s if program.timeout_s is None else program.timeout_s
-        if limit is not None and not isfinite(limit):
-            raise BadRequestError(f"timeout must be a number of seconds above 0, not {limit}.")
+        _check_limit(limit)
         checked = FreshProgram(places.checked_code(program.code), limit, tuple(program.argv))
         if (size := _size(checked)) > MAX_PROGRAM_BYTES:
             raise BadRequestError(
@@ -145,7 +150,7 @@ class MapMethods(Calls):
                 wait = not self._waiting
                 call = fresh_next(self._handle, programs, wait=wait)
                 answer = yield from ask(call, interruptible=True)
-            except DisconnectedError as error:
+            except (DisconnectedError, ShuttingDownError) as error:
                 self._closed = True
                 raise self._unknown() from error
             except BaseException:
@@ -183,6 +188,11 @@ class MapMethods(Calls):
             self._closed = True
             with suppress(NsmError):  # the session or the connection may be gone
                 yield from ask(fresh_close(self._handle))
+
+
+def _check_limit(limit_s: float | None) -> None:
+    if limit_s is not None and not (isfinite(limit_s) and limit_s > 0):
+        raise BadRequestError(f"timeout must be a number of seconds above 0, not {limit_s}.")
 
 
 def _size(program: FreshProgram) -> int:
@@ -244,6 +254,7 @@ def open_session(
 ) -> Steps[OpenedFresh]:
     """Open the session in which programs are to run."""
     places.check_names(settings, MapSettings)
+    _check_limit(settings.get("timeout_s"))
 
     def call(place: Place) -> OperationCall[OpenedFresh]:
         return fresh_open(place, RunOptions(), at_once=at_once)

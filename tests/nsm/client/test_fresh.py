@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pytest
 
 from nsm.client import fresh
 from nsm.client.steps import carry_out
 from nsm.wire.code import SessionRef
+from nsm.wire.errors import FateUnknownError, ShuttingDownError
 from nsm.wire.fresh import OpenedFresh
 
-if TYPE_CHECKING:
-    import pytest
+OPENED = OpenedFresh(1, SessionRef("id", "name", created=False, replaced=None), 1)
 
 
 class Map(fresh.MapMethods):
@@ -21,6 +23,16 @@ class Map(fresh.MapMethods):
         result = carry_out(self._next(), perform)
         assert result is not None
         return result.number
+
+
+def test_a_shutdown_tells_how_many_results_are_missing() -> None:
+    def perform(_op: str, _args: dict[str, Any], *_: object) -> dict[str, Any]:
+        raise ShuttingDownError("The supervisor was shut down.")
+
+    programs = Map()
+    programs.begin(OPENED, ["1"] * 3, None, in_order=False)
+    with pytest.raises(FateUnknownError, match="Of the 3 that were sent, 0 had ended"):
+        programs.next_number(perform)
 
 
 def test_results_that_wait_for_an_earlier_one_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -35,7 +47,6 @@ def test_results_that_wait_for_an_earlier_one_are_bounded(monkeypatch: pytest.Mo
         return {"results": [result], "pending": 1}
 
     programs = Map()
-    opened = OpenedFresh(1, SessionRef("id", "name", created=False, replaced=None), 1)
-    programs.begin(opened, map(str, range(100)), None, in_order=True)
+    programs.begin(OPENED, map(str, range(100)), None, in_order=True)
     assert [programs.next_number(perform) for _ in range(2)] == [0, 1]
     assert sent == [fresh.AHEAD, 0], "nothing more before the first one has ended"

@@ -209,7 +209,8 @@ def job_outcome(end: JobEnd) -> str:
 
 def fresh_run(run: FreshRun) -> str:
     """The line on programs that ran in fresh interpreters."""
-    programs = formats.count(run.programs, "program") + ", each in a fresh interpreter"
+    each = "" if run.programs == 1 else ", each"
+    programs = f"{formats.count(run.programs, 'program')}{each} in a fresh interpreter"
     of_these = f", {run.not_run:,} of them not run" if run.not_run else ""
     facts = [f"{run.failed:,} failed{of_these}"] if run.failed else []
     return f"[{programs}: {'; '.join([*facts, _seconds(run.duration_s)])}]\n"
