@@ -8,7 +8,6 @@ from __future__ import annotations
 import base64
 import http.client
 import json
-import signal
 import socket
 import subprocess
 import threading
@@ -18,7 +17,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from e2e_support import program, supervisor
+from e2b_serving import PATIENCE_S, e2b_server
+from e2e_support import supervisor
 from nsm.integrations.e2b.contexts import MAX_CONTEXTS
 from nsm.integrations.e2b.requests import STREAM, frame, frames_of
 
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.jail
 
-PATIENCE_S = 120.0
 ENVD, CODE = "49983", "49999"
 
 
@@ -132,36 +131,8 @@ class Box:
 
 @contextmanager
 def serving(it: Supervisor, *options: str) -> Generator[Served]:
-    process = subprocess.Popen(
-        [program("nsm"), "e2b", "serve", "-l", "127.0.0.1:0", *options],
-        env=it.variables | {"XDG_CACHE_HOME": str(it.directory / "cache")},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        stdin=subprocess.DEVNULL,
-        text=True,
-        cwd="/",
-    )
-    watchdog = threading.Timer(PATIENCE_S, process.kill)
-    watchdog.start()
-    try:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        variables: dict[str, str] = {}
-        for _ in range(3):
-            line = process.stdout.readline()
-            assert line.startswith("export "), process.stderr.read()
-            name, _, value = line.removeprefix("export ").strip().partition("=")
-            variables[name] = value
-        watchdog.cancel()
+    with e2b_server(it, *options) as (process, variables):
         yield Served(process, variables)
-        process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=PATIENCE_S)
-        assert process.returncode == 0, errors
-        assert "Traceback" not in errors
-    finally:
-        watchdog.cancel()
-        process.kill()
-        process.communicate()
 
 
 @pytest.fixture(scope="module")

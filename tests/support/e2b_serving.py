@@ -1,4 +1,4 @@
-"""`nsm e2b serve` for E2B's own clients, with a supervisor of its own."""
+"""`nsm e2b serve`, also for E2B's own clients with a supervisor of its own."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -38,14 +39,17 @@ def serving(*options: str) -> Generator[tuple[Supervisor, dict[str, str]]]:
     ):
         Path(home).chmod(0o755)
         try:
-            with _server(it, "--project", home, *options) as variables:
+            with e2b_server(it, "--project", home, *options) as (_, variables):
                 yield it, variables
         finally:
             end_supervisor(it.socket)
 
 
 @contextmanager
-def _server(it: Supervisor, *options: str) -> Generator[dict[str, str]]:
+def e2b_server(
+    it: Supervisor, *options: str
+) -> Generator[tuple[subprocess.Popen[str], dict[str, str]]]:
+    """A server of a supervisor's sandboxes, and the variables of clients."""
     process = subprocess.Popen(
         [program("nsm"), "e2b", "serve", "-l", "127.0.0.1:0", *options],
         env=it.variables | {"XDG_CACHE_HOME": str(it.directory / "cache")},
@@ -55,6 +59,8 @@ def _server(it: Supervisor, *options: str) -> Generator[dict[str, str]]:
         text=True,
         cwd="/",
     )
+    watchdog = threading.Timer(PATIENCE_S, process.kill)
+    watchdog.start()
     try:
         assert process.stdout is not None
         assert process.stderr is not None
@@ -64,11 +70,13 @@ def _server(it: Supervisor, *options: str) -> Generator[dict[str, str]]:
             assert line.startswith("export "), process.stderr.read()
             name, _, value = line.removeprefix("export ").strip().partition("=")
             variables[name] = value
-        yield variables
+        watchdog.cancel()
+        yield process, variables
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=PATIENCE_S)
         assert process.returncode == 0, errors
         assert "Traceback" not in errors, errors
     finally:
+        watchdog.cancel()
         process.kill()
         process.communicate()
