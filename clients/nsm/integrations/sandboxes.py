@@ -185,7 +185,8 @@ class FreshSession(AdapterSandbox):
             runs = {row.name: row.interpreter for row in await self._client.envs()}
             if runs.get(sandbox.env) != "python":
                 raise BadRequestError(
-                    f"The environment {sandbox.env!r} is not one of Python, as `fresh` needs."
+                    f"The environment {sandbox.env!r} is not one of Python, as `fresh` needs.",
+                    hint="Name another one with `env`, or leave `fresh` out.",
                 )
             self._is_python = True
         return sandbox

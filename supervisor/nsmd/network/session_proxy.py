@@ -253,9 +253,9 @@ class SessionProxy:
         except RefusedError as refused:
             self.decided("tcp", host, port, refused.verdict, refused.detail)
             return
-        detail = f"{host} is reached through the proxy only, since its pattern names no port."
+        detail = f"Only the proxy reaches {host}, until the user allows it with the port."
         if port:
-            detail = f"A server of this session has port {port} at all its addresses."
+            detail = f"A server of this session has port {port}: let it listen on 127.0.0.1 only."
         self.decided("tcp", host, port, "busy" if port else "unresolved", detail)
 
     async def _begin_named(
