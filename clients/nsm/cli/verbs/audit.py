@@ -307,8 +307,9 @@ def _what(line: Line) -> str:
     if line.get("name") is not None:
         where += f" ({line['name']})"
     match line.get("event"):
-        case "execution":
-            parts = [f"ran {_code(line)} in {where}, {line.get('env')}: {line.get('outcome')}"]
+        case "execution" | "fresh" as event:
+            how = " afresh" if event == "fresh" else ""
+            parts = [f"ran {_code(line)}{how} in {where}, {line.get('env')}: {line.get('outcome')}"]
             if line.get("exit_code"):
                 parts.append(f"exit code {line['exit_code']}")
             if "duration_s" in line:

@@ -90,6 +90,16 @@ def test_lines_since_a_time_are_chosen(path: Path, nsm: Nsm) -> None:
             ),
         ),
         (
+            line(
+                "fresh", client="nsm", session="s", name="g", env="python", outcome="not-run",
+                exit_code=125, code_sha256="ab" * 32, code_bytes=7, why="It is too large.",
+            ),
+            (
+                "2026-05-04 10:11:12Z  nsm  ran abababab (7 bytes) afresh in s (g), python: "
+                "not-run, exit code 125, It is too large."
+            ),
+        ),
+        (
             line("gap", lost=3, why="disk full"),
             "2026-05-04 10:11:12Z  -  3 lines are missing here: disk full",
         ),
