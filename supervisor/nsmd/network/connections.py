@@ -6,6 +6,7 @@ import socket
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
 from ipaddress import IPv4Address, ip_address
+from typing import cast
 
 import trio
 
@@ -41,16 +42,37 @@ class SystemResolver:
     def __init__(self) -> None:
         self._limiter = trio.CapacityLimiter(MAX_LOOK_UPS)
 
-    async def __call__(self, name: str) -> Sequence[Address]:
+    async def __call__(
+        self, name: str, few: trio.CapacityLimiter | None = None
+    ) -> Sequence[Address]:
+        """Look a name up; its thread counts at `few`, too, until it ends, though nobody waits."""
+        limiter = self._limiter
+        if few is not None:  # trio takes anything with these two methods
+            limiter = cast("trio.CapacityLimiter", _BothLimiters(few, limiter))
 
         def look_up() -> list[Address]:
             rows = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
             return [ip_address(str(row[4][0]).partition("%")[0]) for row in rows]
 
-        found = await trio.to_thread.run_sync(
-            look_up, abandon_on_cancel=True, limiter=self._limiter
-        )
+        found = await trio.to_thread.run_sync(look_up, abandon_on_cancel=True, limiter=limiter)
         return list(dict.fromkeys(found))
+
+
+class _BothLimiters:
+    def __init__(self, few: trio.CapacityLimiter, most: trio.CapacityLimiter) -> None:
+        self._few, self._most = few, most
+
+    async def acquire_on_behalf_of(self, borrower: object) -> None:
+        await self._few.acquire_on_behalf_of(borrower)
+        try:
+            await self._most.acquire_on_behalf_of(borrower)
+        except BaseException:
+            self._few.release_on_behalf_of(borrower)
+            raise
+
+    def release_on_behalf_of(self, borrower: object) -> None:
+        self._few.release_on_behalf_of(borrower)
+        self._most.release_on_behalf_of(borrower)
 
 
 class FewAtOnce:
@@ -61,6 +83,8 @@ class FewAtOnce:
         self._limiter = trio.CapacityLimiter(MAX_SESSION_LOOK_UPS)
 
     async def __call__(self, name: str) -> Sequence[Address]:
+        if isinstance(self._resolver, SystemResolver):
+            return await self._resolver(name, self._limiter)
         async with self._limiter:
             return await self._resolver(name)
 

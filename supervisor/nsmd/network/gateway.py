@@ -49,6 +49,8 @@ class Gateway:
         upstream: Upstream = NO_UPSTREAM,
     ) -> None:
         self.resolver: Resolve = resolver or SystemResolver()
+        # Look-ups of hosts may hang where only that proxy knows them: its own does not wait.
+        self.upstream_resolver: Resolve = resolver or SystemResolver()
         self.counters = Counters()
         self.room = trio.CapacityLimiter(max_connections)
         self.refusing = trio.CapacityLimiter(MAX_BUSY)

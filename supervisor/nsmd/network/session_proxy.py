@@ -437,7 +437,8 @@ class SessionProxy:
             upstream=bool(proxy),
         )
         if proxy:
-            return await upstream.connect(proxy, host, port, resolve), None
+            its_name = self._gateway.upstream_resolver
+            return await upstream.connect(proxy, host, port, its_name), None
         try:
             return await connect(addresses, port)
         except OSError as error:

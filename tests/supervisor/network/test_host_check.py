@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import socket
+import threading
 from collections.abc import Sequence
 from ipaddress import ip_address
 
@@ -20,6 +21,7 @@ from nsmd.network.connections import (
     MAX_LOOK_UPS,
     MAX_SESSION_LOOK_UPS,
     FewAtOnce,
+    SystemResolver,
     UserHosts,
     connect,
 )
@@ -177,6 +179,35 @@ async def test_one_session_leaves_look_ups_to_others(autojump_clock: trio.abc.Cl
         for number in range(3 * MAX_SESSION_LOOK_UPS):
             nursery.start_soon(few, f"h{number}.test")
     assert most == MAX_SESSION_LOOK_UPS < MAX_LOOK_UPS
+
+
+async def test_look_ups_that_hang_leave_threads_to_other_sessions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nobody waits for them any more, and their threads are there."""
+    go_on = threading.Event()
+
+    def answer(name: str, *_: object, **__: object) -> list[tuple[object, ...]]:
+        if name == "hangs.test":
+            go_on.wait(60)
+        return [("", "", "", "", ("1.1.1.1", 0))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", answer)
+    resolver = SystemResolver()
+    hostile = FewAtOnce(resolver)
+    for _ in range(2 * MAX_LOOK_UPS // MAX_SESSION_LOOK_UPS):
+        async with trio.open_nursery() as nursery:
+            for _ in range(MAX_SESSION_LOOK_UPS):
+                nursery.start_soon(hostile, "hangs.test")
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.cancel_scope.cancel()
+    try:
+        with trio.fail_after(20):
+            assert await FewAtOnce(resolver)("a.test") == [ip_address("1.1.1.1")]
+    finally:
+        go_on.set()
+    with trio.fail_after(20):
+        assert await hostile("a.test") == [ip_address("1.1.1.1")]
 
 
 async def test_a_resolver_that_hangs_is_given_up(autojump_clock: trio.abc.Clock) -> None:
