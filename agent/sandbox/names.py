@@ -106,7 +106,7 @@ class NamedHosts:
 
     def change(self, message: Mapping[str, Any]) -> None:
         """Take another list of hosts; the supervisor ends connections that it allows no more."""
-        rules = message.get("rules")
+        rules: Sequence[Any] | None = message.get("rules")
         if not isinstance(rules, list):
             raise RequestError("names needs rules: [[name, with subdomains, [port, ...]], ...]")
         before = {name: self._ports_of(name) for name in self._listeners}
@@ -177,7 +177,7 @@ class NamedHosts:
             # One without any counts, too: a server of the session may have its ports everywhere.
             while sum(len(each) or 1 for each in self._listeners.values()) > room:
                 self._forget(next(iter(self._listeners)))
-            known = []
+            known = list[socket.socket]()
             # The same in a fork, and after a restart, unless two names want one address.
             number = FIRST + binascii.crc32(name.encode()) % COUNT
             while number in self._numbers:

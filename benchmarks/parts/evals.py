@@ -42,7 +42,7 @@ def measure(bench: Bench) -> Findings:
             counters = stack.enter_context(Counters())
         except CountersMissingError as error:
             yield LeftOut(what="usage of the processes of small programs", why=str(error))
-        pythons = dict.fromkeys(OURS, sys.executable)
+        pythons: dict[str, str] = dict.fromkeys(OURS, sys.executable)
         for name in FRAMEWORKS:
             try:
                 pythons[name] = str(Framework(name).prepare())
@@ -53,7 +53,7 @@ def measure(bench: Bench) -> Findings:
         layout = Layout(Path(variables["XDG_STATE_HOME"]).parent / "images")
         layout.add([programs_layer("sh"), python_layer()], Env=["PATH=/bin:/opt/python/bin"])
         places = {"cold": bench.python, "verifiers": f"oci:{layout.place}"}
-        sides = {}
+        sides: dict[str, partial[Cost]] = {}
         for way, python in pythons.items():
             place = places.get(way, variables["NSM_SOCKET"])
             number = str(NUMBER_IN_IMAGE if way == "verifiers" else NUMBER)

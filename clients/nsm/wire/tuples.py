@@ -31,7 +31,7 @@ class _Class(type):
         return super().__new__(cls, name, bases, namespace)
 
 
-class _NamedTuple(tuple, metaclass=_Class):  # type: ignore[type-arg]  # noqa: SLOT001
+class _NamedTuple(tuple[object, ...], metaclass=_Class):  # noqa: SLOT001
     if TYPE_CHECKING:
         _fields: ClassVar[tuple[str, ...]]
         _field_defaults: ClassVar[dict[str, Any]]
@@ -42,7 +42,8 @@ class _NamedTuple(tuple, metaclass=_Class):  # type: ignore[type-arg]  # noqa: S
             for each in cls._fields
         ]
         values = "".join(f"{each}, " for each in cls._fields)
-        names: dict[str, Any] = {"usual": cls._field_defaults, "new": tuple.__new__}
+        new: Any = tuple.__new__  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+        names: dict[str, Any] = {"usual": cls._field_defaults, "new": new}
         text = f"def __new__(_cls, {', '.join(words)}):\n return new(_cls, ({values}))"
         exec(text, names)  # noqa: S102  # made of names in our own sources
         cls.__new__ = staticmethod(names["__new__"])  # type: ignore[method-assign]

@@ -204,11 +204,13 @@ class SessionManager:
     def _keep_lasting(self, least_s: float = KEPT_AFTER_S) -> None:
         """Keep the one-shots of this age, and look again if there are younger ones."""
         before_s = self.timers.now() - least_s
-        while self._young and (oldest := next(iter(self._young))).created_s <= before_s:
+        while self._young:
+            oldest = next(iter(self._young))
+            if oldest.created_s > before_s:
+                self._keeping.arm(oldest.created_s - before_s)
+                return
             del self._young[oldest]
             self._session_store.keep(oldest)
-        if self._young:
-            self._keeping.arm(oldest.created_s - before_s)
 
     async def fork(self, original: Session, tenancies: Sequence[Tenancy]) -> Forks:
         """Fork a live session; returns the new ones, which have their names."""

@@ -37,7 +37,7 @@ def added_certificates(environ: Mapping[str, str], *, root: str = "/") -> str:
     """Find them, as PEM: those that were added to the system's store, and those in the files that
     variables name and the store does not have. Blocks.
     """
-    store = next(filter(None, (_read(root + path) for path in BUNDLES)), {})
+    store = next(filter(None, (_read(root + path) for path in BUNDLES)), dict[str, str]())
     added = {
         key: text
         for directory in ADDED

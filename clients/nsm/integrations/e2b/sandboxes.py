@@ -163,8 +163,10 @@ class E2bSandbox:
 
     async def run_fresh(self, code: str) -> RunResult:
         """Run code in a fresh interpreter beside the sandbox's own."""
-        place = {"timeout_s": self.sandboxes.settings.max_timeout_s, **self._place()}
-        return await self.client.run(code, session=self.name, fresh=True, **place)
+        limit_s = self.sandboxes.settings.max_timeout_s
+        return await self.client.run(
+            code, session=self.name, timeout_s=limit_s, fresh=True, **self._place()
+        )
 
     def _place(self) -> Any:
         settings = self.sandboxes.settings
