@@ -109,6 +109,27 @@ def test_nsm_drain_and_back(emptied: Supervisor) -> None:
     assert it.run("nsm", "run", "-e", "bash", "-s", "a", "echo x").stdout == "x\n"
 
 
+def test_a_drain_waits_for_programs_of_a_map_and_begins_no_further_ones(
+    emptied: Supervisor,
+) -> None:
+    it = emptied
+    try:
+        with it.client() as client, it.client() as other:
+            codes = ["print(1)", *["import time; time.sleep(0.1)"] * 100]
+            found = client.map(codes, session="map", env="python", at_once=1)
+            results = [next(found)]
+            assert it.run("nsm", "drain").stdout == "drained: nothing runs, 1 session kept\n"
+            assert [row.state for row in other.sessions()] == ["idle"]
+            results += found
+        refused = [result for result in results if result.error]
+        assert {result.exit_code for result in refused} == {125}
+        assert "accepts nothing new" in refused[0].error
+        assert 10 < len(results) - len(refused) < 40, "those that were sent have run"
+        assert len(results) == len(codes)
+    finally:
+        assert it.run("nsm", "drain", "--cancel").returncode == 0
+
+
 @pytest.mark.slow
 def test_signals_while_it_ends_leave_nothing_behind() -> None:
     with supervisor() as it:

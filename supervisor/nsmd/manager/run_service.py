@@ -69,7 +69,7 @@ from nsmd.model.values import (
 )
 from nsmd.pool.prewarm import Prewarm
 from nsmd.sessions.execution import Execution, Origin
-from nsmd.sessions.fresh import WHILE_PROGRAMS_RUN
+from nsmd.sessions.fresh import WHILE_PROGRAMS_RUN, ClientPrograms
 from nsmd.sessions.session import Session
 from nsmd.sessions.transcripts import Transcript
 
@@ -269,9 +269,11 @@ class RunService:
         self._executions.finished(execution)
         self.session_manager.pool.answered(execution.session)
 
-    def unfinished(self) -> Sequence[Execution]:
-        """Executions that run or wait, in order of arrival."""
-        return self._executions.unfinished()
+    def unfinished(self) -> Sequence[Execution | ClientPrograms]:
+        """Executions that run or wait, in order of arrival, and clients with programs that do."""
+        sessions = self.live_sessions()
+        programs = [each for session in sessions for each in session.unfinished_programs]
+        return [*self._executions.unfinished(), *programs]
 
     def execution(self, execution_id: str, scope: str | None = None) -> Execution:
         """Find a running or remembered execution."""

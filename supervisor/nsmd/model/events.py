@@ -28,6 +28,7 @@ EventKind = Literal[
     "job_started",
     "job_ended",
     "fresh_finished",
+    "fresh_idle",
     "client_came",
     "client_left",
     "limit_hit",

@@ -33,7 +33,7 @@ clients, which takes a millisecond or two.
 """
 
 
-_FINISHED = ("execution_finished", "program_ended")
+_FINISHED = ("execution_finished", "fresh_idle", "program_ended")
 
 
 class UnfinishedWork(Protocol):

@@ -270,6 +270,8 @@ class ClientPrograms:
         self.unread_bytes += size
         if len(self._results) >= self._wanted or not self.pending:
             self._news.set()
+        if not self.pending:
+            self.session.events.publish("fresh_idle", session=self.session.id, subject=self)
         self._note_end()
 
 
@@ -291,7 +293,11 @@ class SessionRunners:
     @property
     def busy(self) -> bool:
         """True while programs run or wait."""
-        return any(client.pending for client in self._clients)
+        return bool(self.unfinished())
+
+    def unfinished(self) -> list[ClientPrograms]:
+        """Return the clients whose programs run or wait."""
+        return [client for client in self._clients if client.pending]
 
     def serve(self, client: ClientPrograms) -> None:
         """Run programs of a client."""

@@ -45,7 +45,7 @@ from nsmd.sessions.agent_session import (
 )
 from nsmd.sessions.execution import Execution
 from nsmd.sessions.execution_queue import ExecutionQueue
-from nsmd.sessions.fresh import SessionRunners
+from nsmd.sessions.fresh import ClientPrograms, SessionRunners
 from nsmd.sessions.transcripts import TranscriptStore
 
 if TYPE_CHECKING:
@@ -185,6 +185,11 @@ class Session:
     def runs_programs(self) -> bool:
         """True while programs in fresh interpreters run or wait."""
         return self._runners is not None and self._runners.busy
+
+    @property
+    def unfinished_programs(self) -> list[ClientPrograms]:
+        """Clients whose programs run or wait in fresh interpreters."""
+        return [] if self._runners is None else self._runners.unfinished()
 
     @property
     def live(self) -> bool:

@@ -104,7 +104,8 @@ async def fresh_next(
 ) -> dict[str, Any]:
     """Run programs, and return the results that have come."""
     run = _find(call, handle)
-    run.add([_checked(run.session, program) for program in programs])
+    refusal = call.services.ending.refusal(live=True)
+    run.add([refusal or _checked(run.session, program) for program in programs])
     if wait:
         with trio.CancelScope() as scope:
             call.on_cancel(scope.cancel)
