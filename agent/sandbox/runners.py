@@ -21,7 +21,7 @@ import sys
 from sandbox.capture import Capture
 from sandbox.file_states import OPEN_DIRECTORY, remove
 from sandbox.framing import RequestError
-from sandbox.interpreters.fork_server import ForkServer
+from sandbox.interpreters.fork_server import ForkServer, use_directory
 from sandbox.interpreters.framed import PythonInterpreter
 from sandbox.limits import Limits
 from sandbox.linux import become_helper, dup_high
@@ -101,6 +101,7 @@ class RunnerSession(SharedSession):
                 error.filename = self._top  # which people know
                 raise
             self._name, self.workspace = name, os.path.join(self._top, name)
+            use_directory(self.workspace)
 
     def leave(self) -> None:
         """Remove the directory of the program that has ended."""

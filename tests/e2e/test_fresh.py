@@ -42,6 +42,24 @@ def test_programs_know_nothing_of_each_other_and_of_the_session(client: Client) 
     assert client.run("print(x)", env="python", session="fresh").stdout == "1\n"
 
 
+TEMPORARY = {
+    "python": """
+import os, tempfile
+os.mkdir('a')
+tempfile.mkstemp()
+print(len(os.listdir()), os.environ['PWD'] == os.getcwd())
+""",
+    "bash": "mktemp >/dev/null; touch a; echo $(ls | wc -l) ${TMPDIR/#$PWD/True}",
+}
+
+
+@pytest.mark.parametrize(("env", "code"), TEMPORARY.items())
+def test_temporary_files_go_with_their_program(client: Client, env: str, code: str) -> None:
+    results = client.map([code] * 3, session="fresh", env=env, at_once=1)
+    assert [(each.stdout, each.stderr) for each in results] == [("2 True\n", "")] * 3
+    assert [entry.name for entry in client.files("fresh").list()] == [".fresh"]
+
+
 def test_random_numbers_differ(client: Client) -> None:
     draw = "import random, os, uuid; print(random.random(), os.urandom(4).hex(), uuid.uuid4())"
     results = results_of(client, *[draw] * 8, at_once=2)

@@ -85,6 +85,11 @@ class ForkServer:
             return 0
 
 
+def use_directory(path: str) -> None:
+    """Have programs of this process put temporary files there: these go with the program."""
+    os.environ["PWD"] = os.environ["TMPDIR"] = path
+
+
 def _serve_forks(worker: PythonWorker, page: SharedPage, limits: Mapping[str, int]) -> NoReturn:
     """Fork for each request, until the runner ends."""
     requests = _socket.socket(fileno=REQUESTS_FD)
@@ -127,7 +132,9 @@ def _begin_fork(given: Sequence[int], places: Sequence[Sequence[int]], path: byt
         # Only now may others look into this process: it held the socket for requests until here.
         prctl(PR_SET_DUMPABLE, 1)
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        enter_directory(os.fsdecode(path))
+        directory = os.fsdecode(path)
+        enter_directory(directory)
+        use_directory(directory)
     except BaseException as error:
         os.write(2, f"cannot start Python: {error}\n".encode())
         os._exit(127)
