@@ -95,13 +95,16 @@ def known_identity(path: str) -> tuple[int, int] | None:
     """
     import ctypes  # noqa: PLC0415 - as above
 
+    statx = getattr(_libc(), "statx", None)  # musl has it since 1.2.5
+    if statx is None:
+        return None
     how = struct.pack("QQQ", os.O_PATH | os.O_CLOEXEC, 0, _CACHED)
     fd = _openat2()(-1, os.fsencode(path), how)
     if fd < 0:
         return None
     found = ctypes.create_string_buffer(256)  # struct statx
     try:
-        if _libc().statx(fd, b"", _EMPTY_PATH | _DONT_SYNC, _INODE, found):
+        if statx(fd, b"", _EMPTY_PATH | _DONT_SYNC, _INODE, found):
             return None
     finally:
         os.close(fd)
