@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from contextlib import ExitStack
+from functools import cache
 
 import pytest
 
@@ -21,10 +23,15 @@ def untouched() -> Generator[Stage, None, None]:
 
 
 @pytest.fixture(scope="module")
-def spoilt() -> Generator[Stage, None, None]:
-    """Stage for probes that succeed, which changes it."""
-    with open_stage() as made:
-        yield made
+def spoilt_stages() -> Generator[Callable[[str], Stage], None, None]:
+    with ExitStack() as stack:
+        yield cache(lambda _kind: stack.enter_context(open_stage()))
+
+
+@pytest.fixture
+def spoilt(request: pytest.FixtureRequest, spoilt_stages: Callable[[str], Stage]) -> Stage:
+    """Stage for probes that succeed, which changes it: a probe succeeds once, in each kind."""
+    return spoilt_stages(request.node.callspec.params["kind"])
 
 
 @pytest.fixture(scope="module")

@@ -69,7 +69,7 @@ verdict(sorted(more))
         source="hier(7): settings, keys and people in /etc",
         code="""
 shown = {"alternatives", "ca-certificates", "crypto-policies", "fonts", "ld.so.cache"}
-shown |= {"pki", "ssl"}
+shown |= {"pki", "ssl", "resolv.conf"}  # resolver-of-the-host looks into the last
 shown |= {path.split("/")[2] for path in STAGE["etc"]}
 more = set(os.listdir("/etc")) - shown - {"passwd", "gitconfig", "group", "hosts", "nsswitch.conf"}
 private = [p for p in ("/etc/ssl/private", "/etc/pki/tls/private") if os.path.lexists(p)]
@@ -134,6 +134,7 @@ def writable(path):
 with open("/proc/self/mountinfo") as file:
     places = {line.split()[4] for line in file}
 places |= set(directories("/", 3)) | set(directories("/usr", 1))
+places.discard("/tmp/.nsm")  # certificates, where the machine has some of a company
 verdict(sorted({p for p in places if writable(p)} ^ {"/workspace", "/tmp", "/dev/shm"}))
 """,
         weakness=NOT_CLOSED,

@@ -107,11 +107,13 @@ done </proc/net/unix; verdict "$found"
         source="resolver(5): names as a way out, whatever else is closed",
         code="""
 # No name is asked for that the made-up hosts file does not know: where to ask would be enough.
-found = [line.strip() for line in (attempt(open, "/etc/resolv.conf") or ()) if "nameserver" in line]
+# In a session with a list, the agent answers, at an address that leads nowhere else.
+asked = {line.strip() for line in (attempt(open, "/etc/resolv.conf") or ()) if "nameserver" in line}
+found = asked - {"nameserver 198.18.0.1"}
 with open("/etc/nsswitch.conf") as file:
-    found += [line.strip() for line in file if line.startswith("hosts:") and line.split() != [
-        "hosts:", "files"]]
-verdict(found)
+    found |= {line.strip() for line in file if line.startswith("hosts:") and line.split() != [
+        "hosts:", "files", *(["dns"] if asked else ())]}
+verdict(sorted(found))
 """,
         weakness=Weakness(arguments=with_more(_hosts_names)),
     ),
