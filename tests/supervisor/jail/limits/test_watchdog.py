@@ -104,7 +104,7 @@ time.sleep(SECONDS)
 SOCKETS = """
 import socket, time
 held = []
-for _ in range(450):
+for _ in range(300):
     for one in (pair := socket.socketpair()):
         one.setblocking(False)
         try:
