@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -246,6 +247,8 @@ def test_input_goes_on_when_the_supervisor_is_replaced(
 
     def source() -> Iterator[bytes]:
         yield from pieces(200)
+        if session is None:
+            time.sleep(2)  # a one-shot of less than a second ends with its supervisor
         sent.set()
         more.wait(60)
         yield from pieces(200)
