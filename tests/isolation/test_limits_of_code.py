@@ -205,7 +205,7 @@ async def test_a_hog_does_not_keep_others_from_working(
         assert (await hog.run("print(len(held))")).stdout == f"{pipes}\n"
 
 
-async def unlimited(_: int, _inodes: Mapping[str, int]) -> None:
+async def unlimited(_: int, _inodes: Mapping[str, int], *, named_hosts: bool) -> None:
     """Set no limits."""
 
 
