@@ -274,6 +274,9 @@ def test_fresh_code_knows_nothing_of_other_code(served: Served, box: Box) -> Non
         ("/contexts", {"language": "python-fresh"}, 501),
     ):
         assert served.ask("POST", path, asked, **box.headers(CODE)).status == status
+    with served.sandbox(envVars={"FOO": "bar"}) as other:
+        lines = other.run("import os; print(os.environ['FOO'])", language="python-fresh")
+        assert lines[0]["text"] == "bar\n"
 
 
 def test_contexts_are_apart(box: Box) -> None:

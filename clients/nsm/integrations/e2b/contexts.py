@@ -187,8 +187,9 @@ async def _execute(sandbox: E2bSandbox, request: HttpRequest) -> None:
     elif text(asked, "language", "python").lower() == FRESH:
         env = sandbox.sandboxes.envs.get(sandbox.env)
         if variables or env is None or env.interpreter != "python":
-            why = "has the variables of its sandbox only, in an environment of Python"
-            raise RefusalError("unimplemented", f"{FRESH} {why}")
+            why = "takes no envs, and needs a sandbox whose environment is Python's"
+            instead = "Give envs when you create the sandbox, or run the code as python"
+            raise RefusalError("unimplemented", f"{FRESH} {why}. {instead}.")
         await request.while_there(_run_fresh, sandbox, request, code)
         return
     else:
