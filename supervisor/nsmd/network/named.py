@@ -6,10 +6,10 @@ import os
 import socket
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import NamedTuple
 
 import trio
 
+from nsm.wire.tuples import NamedTuple
 from nsmd.fdstore.holder import receive_one
 from nsmd.model.host_rules import AllowList, BadHostError, parse_host, parse_port
 from nsmd.network.listener import never_linger

@@ -211,14 +211,7 @@ class SessionNetwork(SessionProxy):
             self._names = self._requests.begin("names", frame, (NamesFrame,))
 
     async def _named_channel(self, link: AgentLink, question: Question) -> NamedChannel:
-        try:
-            await question.wait(LISTEN_TIMEOUT_S)
-        except NoAnswerError:
-            raise NamedError("was not made in time") from None
-        descriptor = link.claim_descriptor(question.id)
-        if descriptor is None:
-            raise NamedError("did not come with the answer")
-        return NamedChannel(descriptor)
+        return NamedChannel(await _passed_descriptor(link, question, NamedError))
 
     async def _take_up(self) -> NamespaceListener:
         """Continue with the existing listener: the session's code knows it already."""
@@ -273,11 +266,16 @@ class SessionNetwork(SessionProxy):
 
     @staticmethod
     async def _listener(link: AgentLink, question: Question) -> NamespaceListener:
-        try:
-            await question.wait(LISTEN_TIMEOUT_S)
-        except NoAnswerError:
-            raise ListenerError("was not made in time") from None
-        descriptor = link.claim_descriptor(question.id)
-        if descriptor is None:
-            raise ListenerError("did not come with the answer")
-        return NamespaceListener(descriptor)
+        return NamespaceListener(await _passed_descriptor(link, question, ListenerError))
+
+
+async def _passed_descriptor(link: AgentLink, question: Question, error: type[Exception]) -> int:
+    """Wait for the descriptor that comes with an answer of the agent; else raise this error."""
+    try:
+        await question.wait(LISTEN_TIMEOUT_S)
+    except NoAnswerError:
+        raise error("was not made in time") from None
+    descriptor = link.claim_descriptor(question.id)
+    if descriptor is None:
+        raise error("did not come with the answer")
+    return descriptor
