@@ -103,6 +103,7 @@ class BoxDirectory:
     def make(self) -> None:
         """Make the directory; an `NsmError` says why it cannot be made."""
         try:
+            paths.ensure_runtime_dir()  # parents of what is made below would be open to others
             paths.ensure_private_dir(os.path.dirname(self.directory))
             os.mkdir(self.directory, 0o700)
         except (paths.PathError, OSError) as error:

@@ -28,7 +28,7 @@ from nsm.wire.errors import (
     UnknownProgramError,
     UnknownSessionError,
 )
-from nsmd.boxes.box import MAX_FAILURES
+from nsmd.boxes.box import MAX_FAILURES, BoxDirectory
 from nsmd.boxes.box_manager import BoxManager
 from nsmd.fdstore.store import NoStore
 from nsmd.jail.limits import BoxBounds
@@ -567,3 +567,11 @@ async def test_boxes_that_are_being_made_count(project: Path) -> None:
             with pytest.raises(BadRequestError, match="no box"):
                 await ask()
         nursery.cancel_scope.cancel()
+
+
+def test_the_first_box_leaves_the_runtime_directory_private(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nsm.paths.runtime_dir", lambda: str(tmp_path / "nsm"))
+    BoxDirectory("0123abcd").make()
+    assert (tmp_path / "nsm").stat().st_mode & 0o777 == 0o700
