@@ -532,7 +532,11 @@ def _never_called(*_: object) -> Any:
     raise AssertionError
 
 
-async def test_boxes_that_are_being_made_count(project: Path) -> None:
+async def test_boxes_that_are_being_made_count(
+    project: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("nsm.paths.runtime_dir", lambda: str(tmp_path / "nsm"))
+
     class Enforcer:
         """Ends the making of the first box while another one is asked for."""
 
